@@ -1,0 +1,167 @@
+"""Labels and predictions of one call, in the one form that the library works on."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from keras import ops
+
+from keras_selcal._ops import Tensor, as_float, safe_log
+from keras_selcal.csf import ConfidenceScore
+
+
+def check_shapes(
+    y_true_shape: tuple[int | None, ...], y_pred_shape: tuple[int | None, ...]
+) -> bool:
+    """Checks that labels fit predictions; returns whether they are class indices.
+
+    Predictions have shape (..., k) with k ≥ 2. Labels are class indices of shape
+    (...) or (..., 1), or distributions (one-hot, soft) of shape (..., k).
+    """
+    y_true_shape, y_pred_shape = tuple(y_true_shape), tuple(y_pred_shape)
+    if len(y_pred_shape) < 2 or y_pred_shape[-1] is None or y_pred_shape[-1] < 2:
+        raise ValueError(
+            "`y_pred` must have shape (..., k) with k ≥ 2, one column a class (a "
+            "binary model too: p and 1 − p, or two logits). Received: "
+            f"y_pred.shape={y_pred_shape}"
+        )
+    *leading, num_classes = y_pred_shape
+
+    def fits(shape: tuple[int | None, ...], target: list[int | None]) -> bool:
+        return len(shape) == len(target) and all(
+            a is None or b is None or a == b for a, b in zip(shape, target, strict=True)
+        )
+
+    if fits(y_true_shape, [*leading, num_classes]) and y_true_shape[-1] is not None:
+        return False
+    if fits(y_true_shape, leading) or fits(y_true_shape, [*leading, 1]):
+        return True
+    raise ValueError(
+        "`y_true` must hold class indices of shape (...) or (..., 1), or "
+        "distributions of shape (..., k), for `y_pred` of shape (..., k). Received: "
+        f"y_true.shape={y_true_shape}, y_pred.shape={y_pred_shape}"
+    )
+
+
+def spread_weight(weight: Any, shape: tuple[Any, ...], dtype: str) -> Tensor:
+    """Returns a sample weight or mask as a tensor of the samples' shape.
+
+    A weight of fewer dimensions belongs to the leading ones; a last one of size 1 is
+    dropped.
+    """
+    weight = ops.cast(ops.convert_to_tensor(weight), dtype)
+    if len(weight.shape) == len(shape) + 1 and weight.shape[-1] == 1:
+        weight = ops.squeeze(weight, -1)
+    if len(weight.shape) > len(shape):
+        raise ValueError(
+            "`sample_weight` must have a shape that broadcasts to the samples'. "
+            f"Received: sample_weight.shape={tuple(weight.shape)} for samples of "
+            f"shape {tuple(shape)}"
+        )
+    missing = len(shape) - len(weight.shape)
+    if len(weight.shape) > 0 and missing:
+        weight = ops.reshape(weight, ops.shape(weight) + (1,) * missing)
+    return ops.broadcast_to(weight, shape)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """n predictions over k classes with their labels.
+
+    Whatever the leading dimensions were (pixels, say), the samples stand in one.
+
+    Attributes:
+        y_pred: probabilities, or log-probabilities where `in_logs`; (n, k).
+        labels: class indices (n, 1), or distributions (n, k).
+        in_logs: whether `y_pred` is in log space.
+        sparse: whether `labels` are class indices.
+        sample_weight: (n,), or None where every sample counts once.
+    """
+
+    y_pred: Tensor
+    labels: Tensor
+    in_logs: bool
+    sparse: bool
+    sample_weight: Tensor | None = None
+
+    @classmethod
+    def of(
+        cls,
+        y_true: Any,
+        y_pred: Any,
+        from_logits: bool,
+        sample_weight: Tensor | None = None,
+    ) -> "Batch":
+        """Builds the batch from what a Keras loss or metric is given.
+
+        Rows of weight 0 are replaced by a uniform prediction of class 0: whatever
+        stands in padding, NaN and out-of-range labels included, then reaches neither
+        a value nor a gradient.
+        """
+        y_pred = as_float(y_pred)
+        y_true = ops.convert_to_tensor(y_true)
+        sparse = check_shapes(tuple(y_true.shape), tuple(y_pred.shape))
+        num_classes = y_pred.shape[-1]
+        y_pred = ops.reshape(y_pred, (-1, num_classes))
+        labels = ops.reshape(y_true, (-1, 1 if sparse else num_classes))
+        labels = ops.cast(labels, "int32" if sparse else y_pred.dtype)
+        if sample_weight is not None:
+            sample_weight = ops.reshape(sample_weight, (-1,))
+            counts = ops.expand_dims(sample_weight > 0, -1)
+            y_pred = ops.where(counts, y_pred, 0.0 if from_logits else 1 / num_classes)
+            labels = ops.where(counts, labels, ops.zeros_like(labels))
+        if from_logits:
+            y_pred = ops.log_softmax(y_pred, axis=-1)
+        return cls(y_pred, labels, from_logits, sparse, sample_weight)
+
+    @property
+    def num_classes(self) -> int:
+        return int(self.y_pred.shape[-1])
+
+    @cached_property
+    def p(self) -> Tensor:
+        """Probabilities (n, k)."""
+        return ops.exp(self.y_pred) if self.in_logs else self.y_pred
+
+    @cached_property
+    def log_p(self) -> Tensor:
+        """Log-probabilities (n, k)."""
+        return self.y_pred if self.in_logs else safe_log(self.y_pred)
+
+    @cached_property
+    def p_y(self) -> Tensor:
+        """Probability of the true class, (n, 1); for labels that are distributions,
+        of each class that may be the true one, (n, k).
+        """
+        return ops.exp(self.log_p_y) if self.in_logs else self._of_label(self.p)
+
+    @cached_property
+    def log_p_y(self) -> Tensor:
+        """Ln p_y, (n, 1) or (n, k)."""
+        return self._of_label(self.y_pred) if self.in_logs else safe_log(self.p_y)
+
+    @cached_property
+    def one_minus_p_y(self) -> Tensor:
+        """1 − p_y without cancellation, (n, 1) or (n, k)."""
+        return -ops.expm1(self.log_p_y) if self.in_logs else 1.0 - self.p_y
+
+    def _of_label(self, values: Tensor) -> Tensor:
+        if not self.sparse:
+            return values
+        # A label outside 0 … k − 1 gives NaN rather than a plausible number.
+        valid = (self.labels >= 0) & (self.labels < self.num_classes)
+        labels = ops.where(valid, self.labels, 0)
+        return ops.where(valid, ops.take_along_axis(values, labels, -1), math.nan)
+
+    def scores(self, csf: ConfidenceScore) -> Tensor:
+        """Confidence scores (n,)."""
+        return csf.from_log_probabilities(self.y_pred) if self.in_logs else csf(self.p)
+
+    def expectation(self, values: Tensor) -> Tensor:
+        """Returns Σ_c y_c v_c, (n,), for values of shape (n, 1), (n, k) or (n,)."""
+        if len(values.shape) == 1:
+            return values
+        if values.shape[-1] == 1:
+            return ops.squeeze(values, -1)
+        return ops.sum(self.labels * values, axis=-1)

@@ -1,0 +1,75 @@
+"""What `keras.ops` lacks, written in `keras.ops`."""
+
+import math
+from typing import Any, TypeAlias
+
+import keras
+import numpy as np
+from keras import ops
+
+Tensor: TypeAlias = Any
+
+# Smallest number whose logarithm and reciprocal are finite in float32.
+TINY = 1e-37
+
+# Coefficients of Π_{j=1..8} (1 + x/j) = Π (x + j) / 8!, highest power first.
+_RISING_PRODUCT = tuple(
+    float(c) / math.factorial(8) for c in np.poly(-np.arange(1.0, 9.0))
+)
+
+
+def as_float(x: Any) -> Tensor:
+    """Returns `x` as a float32 tensor, or float64 if it is one already."""
+    x = ops.convert_to_tensor(x)
+    if keras.backend.standardize_dtype(x.dtype) in ("float32", "float64"):
+        return x
+    return ops.cast(x, "float32")
+
+
+def safe_log(x: Tensor) -> Tensor:
+    """Returns ln x for x > 0 and a finite number, without gradient, at 0."""
+    return ops.log(ops.maximum(x, TINY))
+
+
+def safe_power(x: Tensor, exponent: Any) -> Tensor:
+    """Returns x^γ for x ≥ 0 with a finite gradient at 0 for every γ ≥ 0."""
+    return ops.power(ops.maximum(x, TINY), exponent)
+
+
+def lgamma1p(x: Any) -> Tensor:
+    """Returns ln Γ(1 + x) for x ≥ 0, differentiable, accurate down to x = 0.
+
+    Stirling's series at y = 1 + x where x ≥ 8. Below, the recurrence
+    Γ(9 + x) = Γ(1 + x)·8!·Π(1 + x/j) moves the argument up to the series, every
+    difference being taken so that it vanishes with x instead of cancelling.
+    """
+    x = as_float(x)
+
+    def remainder(y: Any) -> Any:
+        return (1 / 12 - (1 / 360 - 1 / (1260 * y * y)) / (y * y)) / y
+
+    large = ops.maximum(x, 8.0) + 1.0
+    stirling = (
+        (large - 0.5) * ops.log(large)
+        - large
+        + 0.5 * math.log(2 * math.pi)
+        + remainder(large)
+    )
+
+    small = ops.minimum(x, 8.0)
+    shifted = small + 9.0
+    rise = (
+        8.5 * ops.log1p(small / 9.0)
+        + small * (ops.log(shifted) - 1.0)
+        + (remainder(shifted) - remainder(9.0))
+    )
+    growth = ops.zeros_like(small)
+    for coefficient in _RISING_PRODUCT[:-1]:
+        growth = (growth + coefficient) * small
+    return ops.where(x < 8.0, rise - ops.log1p(growth), stirling)
+
+
+def lgamma(x: Any) -> Tensor:
+    """Returns ln Γ(x) for x > 0, differentiable."""
+    x = as_float(x)
+    return lgamma1p(x) - ops.log(x)

@@ -1,0 +1,51 @@
+"""Argument checks: each error names the argument, what came and what is allowed."""
+
+from collections.abc import Collection
+from typing import Any, NoReturn, TypeVar
+
+T = TypeVar("T")
+
+
+def refuse(argument: str, value: Any, allowed: str) -> NoReturn:
+    """Raises the one form of error that the library gives for a bad argument."""
+    raise ValueError(f"`{argument}` must be {allowed}. Received: {argument}={value!r}")
+
+
+def check_number(
+    argument: str,
+    value: Any,
+    allowed: str,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    most: float | None = None,
+) -> float:
+    """Returns `value` as a float inside the given bounds; NaN is in none."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        refuse(argument, value, allowed)
+    inside = (
+        number == number
+        and (above is None or number > above)
+        and (least is None or number >= least)
+        and (most is None or number <= most)
+    )
+    if isinstance(value, bool) or not inside:
+        refuse(argument, value, allowed)
+    return number
+
+
+def check_count(argument: str, value: Any, least: int = 1) -> int:
+    """Returns `value` as an int of at least `least`."""
+    if isinstance(value, bool) or int(value) != value or value < least:
+        refuse(argument, value, f"an integer of at least {least}")
+    return int(value)
+
+
+def check_choice(argument: str, value: T, choices: Collection[T]) -> T:
+    """Returns `value` if it is one of `choices`."""
+    if value not in choices:
+        listed = ", ".join(repr(choice) for choice in choices)
+        refuse(argument, value, f"one of {listed}")
+    return value

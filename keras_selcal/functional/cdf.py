@@ -1,0 +1,228 @@
+"""The soft CDF of confidence scores (Eq. softcdf) and what it is counted from."""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from keras import ops
+
+from keras_selcal._ops import TINY, Tensor, as_float
+from keras_selcal._validation import check_count, check_number, refuse
+
+# Nodes per ν for the interpolation of Ĝ: the error of a cubic Hermite interpolant is
+# (step/ν)⁴·3.3e-4 at most, 8e-8 here, and its slope's is below 1e-5 of the peak.
+_NODES_PER_SMOOTHING = 8
+# A sharper ν than 8/2048 is summed over the bins directly: n·M beats nodes·M.
+_MOST_NODES = 2048
+
+# Two passes of 2¹² cells resolve 24 bits, the mantissa of a float32.
+_CELLS = 4096
+
+
+def count_weights(scores: Tensor, sample_weight: Any | None) -> Tensor:
+    """Returns how many samples each score stands for, of the shape of `scores`.
+
+    A sample of integer weight w counts as w copies. Weights that add up to less than
+    the number of samples that have one (normalised ones, say) are scaled up to that
+    number, so that only their ratios matter.
+    """
+    if sample_weight is None:
+        return ops.ones_like(scores)
+    weight = ops.stop_gradient(ops.cast(as_float(sample_weight), scores.dtype))
+    weight = ops.maximum(ops.broadcast_to(weight, ops.shape(scores)), 0.0)
+    present = ops.sum(ops.cast(weight > 0, scores.dtype))
+    return weight * ops.maximum(1.0, present / ops.maximum(ops.sum(weight), TINY))
+
+
+def to_unit(scores: Tensor, support: tuple[float, float]) -> Tensor:
+    """Returns u = (s − lo)/(hi − lo), clipped to [0, 1]."""
+    lo, hi = support
+    if (lo, hi) != (0.0, 1.0):
+        scores = (scores - lo) / (hi - lo)
+    return ops.clip(scores, 0.0, 1.0)
+
+
+def _cells(u: Tensor, num_cells: int) -> Tensor:
+    """Returns the index of each u among equal cells of [0, 1], the last one closed."""
+    # NaN compares false and lands in cell 0: no backend may index out of range.
+    position = ops.where(u >= 0.0, u * num_cells, 0.0)
+    return ops.minimum(ops.cast(position, "int32"), num_cells - 1)
+
+
+def _histogram(cells: Tensor, count: Tensor, num_cells: int) -> Tensor:
+    return ops.segment_sum(count, cells, num_segments=num_cells)
+
+
+def unit_quantile(u: Tensor, q: Any, count: Tensor) -> Tensor:
+    """Returns the q-quantile of u ∈ [0, 1] by NumPy's default rule, without a sort.
+
+    The order statistic below position q·(n − 1) is found by radix selection, one
+    histogram of u's first 12 bits and one of the next 12 in the chosen cell; both are
+    exact in float32. O(n), and a third of a sort's time on XLA.
+
+    Args:
+        u: tensor of shape (n,).
+        q: the level, in [0, 1].
+        count: how many copies of each value there are, of shape (n,).
+    """
+    u, count = ops.stop_gradient(u), ops.stop_gradient(count)
+    position = ops.maximum(q * (ops.sum(count) - 1.0), 0.0)
+    rank = ops.floor(position)
+
+    def select(histogram: Tensor, below: Any) -> tuple[Tensor, Tensor]:
+        # Half a sample of slack absorbs the rounding of fractional counts.
+        upto = below + ops.cumsum(histogram)
+        before = upto <= rank + 0.5
+        chosen = ops.sum(ops.cast(before, "int32"))
+        return chosen, ops.max(ops.where(before, upto, below))
+
+    cell = _cells(u, _CELLS)
+    chosen, below = select(_histogram(cell, count, _CELLS), ops.zeros_like(rank))
+    inside = ops.where(cell == chosen, count, 0.0)
+    rest = u * _CELLS - ops.cast(chosen, u.dtype)
+    # One cell more than in the first pass holds u = 1 alone.
+    subcell = ops.cast(ops.clip(rest, 0.0, 1.0) * _CELLS, "int32")
+    subcell = ops.where(inside > 0, subcell, 0)
+    subchosen, _ = select(_histogram(subcell, inside, _CELLS + 1), below)
+
+    def least(where: Tensor) -> Tensor:
+        return ops.min(ops.where(where, u, 2.0))
+
+    lower = least((inside > 0) & (subcell == subchosen))
+    covered = ops.sum(ops.where(u <= lower, count, 0.0))
+    above = least((count > 0) & (u > lower))
+    tied = (covered > rank + 1.5) | (above > 1.0)
+    upper = ops.where(tied, lower, above)
+    return lower + (position - rank) * (upper - lower)
+
+
+class SoftCDF(NamedTuple):
+    """Ĝ_ν of one batch; call it on u ∈ [0, 1].
+
+    `counts` are the M bins' h_m, n the number of samples that count.
+    """
+
+    counts: Tensor
+    n: Tensor
+    smoothing: float
+
+    @classmethod
+    def of(cls, u: Tensor, count: Tensor, num_bins: int, smoothing: float) -> "SoftCDF":
+        count = ops.stop_gradient(count)
+        cells = _cells(ops.stop_gradient(u), num_bins)
+        return cls(_histogram(cells, count, num_bins), ops.sum(count), smoothing)
+
+    def __call__(self, u: Tensor) -> Tensor:
+        nodes = max(64, math.ceil(_NODES_PER_SMOOTHING / self.smoothing))
+        cdf = self._direct(u) if nodes > _MOST_NODES else self._interpolated(u, nodes)
+        # n/(n + 1) caps −ln(1 − Ĝ) at ln(n + 1), finite-sample AURC's top weight.
+        return ops.minimum(cdf, self.n / (self.n + 1.0))
+
+    def _steps(self, u: Any) -> Tensor:
+        """Returns (u − c_m)/ν, of shape (..., M)."""
+        num_bins = self.counts.shape[0]
+        centers = (np.arange(num_bins) + 0.5) / num_bins
+        centers = ops.convert_to_tensor(centers, dtype=self.counts.dtype)
+        return (ops.expand_dims(u, -1) - centers) / self.smoothing
+
+    def _direct(self, u: Tensor) -> Tensor:
+        shares = self.counts / ops.maximum(self.n, TINY)
+        return ops.sum(ops.sigmoid(self._steps(u)) * shares, axis=-1)
+
+    def _interpolated(self, u: Tensor, num_nodes: int) -> Tensor:
+        """Ĝ by cubic Hermite pieces: O(n + nodes·M) instead of O(n·M)."""
+        shares = self.counts / ops.maximum(self.n, TINY)
+        nodes = np.linspace(0.0, 1.0, num_nodes + 1)
+        step = ops.sigmoid(
+            self._steps(ops.convert_to_tensor(nodes, dtype=self.counts.dtype))
+        )
+        value = ops.matmul(step, shares)
+        slope = ops.matmul(step * (1.0 - step), shares) / (self.smoothing * num_nodes)
+        rise = value[1:] - value[:-1]
+        # Σ_j coefficients[:, j]·tʲ on each piece, t ∈ [0, 1].
+        coefficients = ops.stack(
+            [
+                value[:-1],
+                slope[:-1],
+                3.0 * rise - 2.0 * slope[:-1] - slope[1:],
+                slope[:-1] + slope[1:] - 2.0 * rise,
+            ],
+            axis=-1,
+        )
+        piece = _cells(ops.stop_gradient(u), num_nodes)
+        c = ops.take(coefficients, piece, axis=0)
+        t = u * num_nodes - ops.cast(piece, u.dtype)
+        return c[..., 0] + t * (c[..., 1] + t * (c[..., 2] + t * c[..., 3]))
+
+
+def check_cdf_arguments(num_bins: Any, smoothing: Any) -> tuple[int, float]:
+    """Returns the checked M and ν."""
+    return (
+        check_count("num_bins", num_bins),
+        check_number("smoothing", smoothing, "a number above 0", above=0.0),
+    )
+
+
+def check_support(support: Any) -> tuple[float, float]:
+    """Returns the checked (lo, hi)."""
+    try:
+        lo, hi = (float(end) for end in support)
+    except (TypeError, ValueError):
+        refuse("support", support, "a pair (lo, hi) of numbers, lo < hi")
+    if not lo < hi:
+        refuse("support", support, "a pair (lo, hi) of numbers, lo < hi")
+    return lo, hi
+
+
+def soft_cdf(
+    scores: Any,
+    at: Any | None = None,
+    num_bins: int = 64,
+    smoothing: float = 0.1,
+    support: tuple[float, float] = (0, 1),
+    sample_weight: Any | None = None,
+) -> Tensor:
+    """Soft cumulative distribution function of confidence scores.
+
+    Formula:
+
+    ```
+    Ĝ_ν(u) = (1/n) Σ_m h_m σ((u − c_m)/ν),     capped at n/(n + 1)
+    ```
+
+    with u = (s − lo)/(hi − lo) the score on [0, 1], h_m the number of scores in the
+    m-th of M equal bins of [0, 1] (the last one closed), c_m its centre, and n the
+    number of scores. The cap keeps −ln(1 − Ĝ) finite. The gradient flows to the
+    points where Ĝ is evaluated, not to the counts.
+
+    Args:
+        scores: confidence scores, of any shape.
+        at: where to evaluate, on the scale of the scores. Defaults to the scores.
+        num_bins: M.
+        smoothing: ν, on the scale of u. The smaller, the closer to a step function.
+        support: (lo, hi), the range that the scores can take.
+        sample_weight: of a shape that broadcasts to the scores'. A score of integer
+            weight w counts as w copies, one of weight 0 not at all.
+
+    Returns:
+        Ĝ_ν, of the shape of `at`.
+
+    Example:
+    >>> import numpy as np
+    >>> scores = np.array([0.2, 0.4, 0.6, 0.8])
+    >>> cdf = soft_cdf(scores, at=[0.0, 0.5, 1.0], smoothing=0.01)
+    >>> np.round(keras.ops.convert_to_numpy(cdf), 3).tolist()
+    [0.0, 0.5, 0.8]
+
+    Reference:
+
+    - Zhou et al., Revisiting Reweighted Risk for Calibration: AURC, Focal and Inverse
+      Focal Loss, Eq. softcdf
+    """
+    num_bins, smoothing = check_cdf_arguments(num_bins, smoothing)
+    support = check_support(support)
+    scores = as_float(scores)
+    at = scores if at is None else ops.cast(as_float(at), scores.dtype)
+    count = ops.reshape(count_weights(scores, sample_weight), (-1,))
+    u = ops.reshape(to_unit(scores, support), (-1,))
+    return SoftCDF.of(u, count, num_bins, smoothing)(to_unit(at, support))

@@ -1,0 +1,77 @@
+"""The AURC loss: area under the whole risk-coverage curve."""
+
+from typing import Any
+
+from keras_selcal import csf as csf_module
+from keras_selcal._batch import Batch
+from keras_selcal._ops import Tensor
+from keras_selcal._saving import serializable
+from keras_selcal._validation import check_choice
+from keras_selcal.functional.weights import ESTIMATORS, aurc_weights
+from keras_selcal.losses.base import ReweightedLoss
+
+
+@serializable
+class AURCLoss(ReweightedLoss):
+    """Area under the risk-coverage curve of a batch.
+
+    Formula, for the r-th least confident of n samples:
+
+    ```
+    AURC = (1/n) Σ α_i ℓ_i,
+    α_r = H_n − H_{n−r}            estimator="harmonic", H the harmonic numbers
+    α_r = −ln(1 − r/(n + 1))       estimator="log"
+    ```
+
+    The weights follow the size of each batch, a short last one included, and carry no
+    gradient. Samples of equal score share the mean weight of their ranks.
+
+    Args:
+        csf: confidence score function: `"msp"`, `"margin"`, `"neg_entropy"` or a
+            callable (see `keras_selcal.csf`).
+        estimator: `"harmonic"` or `"log"`.
+        base_loss: ℓ: `"crossentropy"`, `"brier"`, or any loss of one value a sample
+            (see `ReweightedLoss`).
+        from_logits: whether `y_pred` holds logits instead of probabilities.
+        reduction: any of Keras's.
+        name: name of the loss.
+        dtype: dtype of the result. Defaults to `keras.config.floatx()`.
+
+    Example:
+    >>> import numpy as np
+    >>> probabilities = np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]], "float32")
+    >>> round(float(AURCLoss()(np.array([0, 1, 1]), probabilities)), 4)
+    0.2282
+
+    References:
+    - Geifman et al., [Bias-Reduced Uncertainty Estimation for Deep Neural
+      Classifiers](https://arxiv.org/abs/1805.08206)
+    - Zhou et al., [A Novel Characterization of the Population Area Under the Risk
+      Coverage Curve (AURC) and Rates of Finite Sample
+      Estimators](https://arxiv.org/abs/2410.15361)
+    """
+
+    def __init__(
+        self,
+        csf: Any = "msp",
+        estimator: str = "harmonic",
+        base_loss: Any = "crossentropy",
+        from_logits: bool = False,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "aurc_loss",
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(base_loss, from_logits, reduction, name, dtype)
+        self.csf = csf_module.get(csf)
+        self.estimator = check_choice("estimator", estimator, ESTIMATORS)
+
+    def weights(self, batch: Batch) -> Tensor:
+        """Returns α, (n,)."""
+        return aurc_weights(batch.scores(self.csf), self.estimator, batch.sample_weight)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "csf": self.csf.serialize(),
+            "estimator": self.estimator,
+        }

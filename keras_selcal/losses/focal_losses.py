@@ -1,0 +1,227 @@
+"""Focal, inverse focal and dual focal loss: weights that are functions of p."""
+
+import warnings
+from typing import Any
+
+from keras import ops
+
+from keras_selcal._batch import Batch
+from keras_selcal._ops import Tensor, safe_power
+from keras_selcal._saving import serializable
+from keras_selcal._validation import check_choice, check_number
+from keras_selcal.losses.base import ReweightedLoss
+
+
+class _FocalFamily(ReweightedLoss):
+    """Cross-entropy under a weight with an exponent γ."""
+
+    gamma: float | str
+
+    def get_config(self) -> dict[str, Any]:
+        config = {**super().get_config(), "gamma": self.gamma}
+        del config["base_loss"]
+        return config
+
+
+def _check_gamma(gamma: Any, allowed: str = "a number of at least 0") -> float:
+    return check_number("gamma", gamma, allowed, least=0.0, most=1e6)
+
+
+@serializable
+class FocalLoss(_FocalFamily):
+    """Focal loss: less weight the surer the model is of the truth.
+
+    Formula:
+
+    ```
+    ℓ(p, y) = −(1 − p_y)^γ ln p_y
+    ```
+
+    with p_y the probability of the true class. γ = 0 is cross-entropy.
+
+    Args:
+        gamma: γ ≥ 0, or `"53"` for FL-53: γ = 5 where p_y < 0.2, else 3.
+        from_logits: whether `y_pred` holds logits instead of probabilities.
+        reduction: any of Keras's.
+        name: name of the loss.
+        dtype: dtype of the result. Defaults to `keras.config.floatx()`.
+
+    Example:
+    >>> import numpy as np
+    >>> probabilities = np.array([[0.9, 0.1], [0.4, 0.6]], "float32")
+    >>> round(float(FocalLoss(gamma=2)(np.array([0, 0]), probabilities)), 4)
+    0.1655
+
+    References:
+    - Lin et al., [Focal Loss for Dense Object
+      Detection](https://arxiv.org/abs/1708.02002)
+    - Mukhoti et al., [Calibrating Deep Neural Networks using Focal
+      Loss](https://arxiv.org/abs/2002.09437) (FL-53)
+    """
+
+    def __init__(
+        self,
+        gamma: float | str = 2.0,
+        from_logits: bool = False,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "focal_loss",
+        dtype: Any = None,
+    ) -> None:
+        super().__init__("crossentropy", from_logits, reduction, name, dtype)
+        allowed = 'a number of at least 0, or "53"'
+        self.gamma = gamma if gamma == "53" else _check_gamma(gamma, allowed)
+
+    def weights(self, batch: Batch) -> Tensor:
+        """Returns (1 − p_y)^γ."""
+        gamma: Any = self.gamma
+        if gamma == "53":
+            gamma = ops.where(ops.stop_gradient(batch.p_y) < 0.2, 5.0, 3.0)
+            gamma = ops.cast(gamma, batch.p_y.dtype)
+        return safe_power(batch.one_minus_p_y, gamma)
+
+
+@serializable
+class InverseFocalLoss(_FocalFamily):
+    """Inverse focal loss: more weight the surer the model is of the truth.
+
+    Formula:
+
+    ```
+    ℓ(p, y) = −(1 + p_y)^γ ln p_y
+    ```
+
+    with p_y the probability of the true class. γ = 0 is cross-entropy. For γ above
+    about 4 the gradient −(1 + p)^γ/p − γ(1 + p)^{γ−1} ln p is positive for some p,
+    and the loss drives p_y down there: γ > 3.5 warns.
+
+    Args:
+        gamma: γ ≥ 0.
+        from_logits: whether `y_pred` holds logits instead of probabilities.
+        reduction: any of Keras's.
+        name: name of the loss.
+        dtype: dtype of the result. Defaults to `keras.config.floatx()`.
+
+    Example:
+    >>> import numpy as np
+    >>> probabilities = np.array([[0.9, 0.1], [0.4, 0.6]], "float32")
+    >>> round(float(InverseFocalLoss(gamma=2)(np.array([0, 0]), probabilities)), 4)
+    1.0881
+
+    References:
+    - Wang et al., [Rethinking Calibration of Deep Neural Networks: Do Not Be Afraid of
+      Overconfidence](https://proceedings.neurips.cc/paper/2021/hash/61f3a6dbc9120ea78ef75544826c814e-Abstract.html)
+    """
+
+    def __init__(
+        self,
+        gamma: float = 2.0,
+        from_logits: bool = False,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "inverse_focal_loss",
+        dtype: Any = None,
+    ) -> None:
+        super().__init__("crossentropy", from_logits, reduction, name, dtype)
+        self.gamma = _check_gamma(gamma)
+        if self.gamma > 3.5:
+            warnings.warn(
+                f"InverseFocalLoss with gamma={self.gamma:g} (above 3.5): its gradient "
+                "may be positive for some probabilities, which then fall in training.",
+                stacklevel=2,
+            )
+
+    def weights(self, batch: Batch) -> Tensor:
+        """Returns (1 + p_y)^γ."""
+        return ops.power(1.0 + batch.p_y, self.gamma)
+
+
+DUAL_FOCAL_VARIANTS = ("intended", "discarded", "released")
+
+
+@serializable
+class DualFocalLoss(_FocalFamily):
+    """Dual focal loss: more weight the smaller the margin over the best rival.
+
+    Formula:
+
+    ```
+    ℓ(p, y) = −(1 − p_y + p_j)^γ ln p_y
+    ```
+
+    with p_y the probability of the true class. What p_j is depends on the variant:
+
+    - `"intended"`: the largest other probability, as the formula is meant (Eq. dfl).
+    - `"discarded"`: the same, but 0 where p_y < p_j: the paper's account of the
+      authors' code.
+    - `"released"`: the largest probability strictly below p_y, 0 if there is none:
+      what the authors' code computes, and trained the published models.
+
+    Args:
+        gamma: γ ≥ 0.
+        variant: `"intended"`, `"discarded"` or `"released"`.
+        from_logits: whether `y_pred` holds logits instead of probabilities.
+        reduction: any of Keras's.
+        name: name of the loss.
+        dtype: dtype of the result. Defaults to `keras.config.floatx()`.
+
+    Example:
+    >>> import numpy as np
+    >>> probabilities = np.array([[0.7, 0.2, 0.1], [0.3, 0.6, 0.1]], "float32")
+    >>> round(float(DualFocalLoss(gamma=2)(np.array([0, 0]), probabilities)), 4)
+    1.0619
+
+    References:
+    - Tao et al., [Dual Focal Loss for Calibration](https://arxiv.org/abs/2305.13665)
+    """
+
+    def __init__(
+        self,
+        gamma: float = 5.0,
+        variant: str = "intended",
+        from_logits: bool = False,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "dual_focal_loss",
+        dtype: Any = None,
+    ) -> None:
+        super().__init__("crossentropy", from_logits, reduction, name, dtype)
+        self.gamma = _check_gamma(gamma)
+        self.variant = check_choice("variant", variant, DUAL_FOCAL_VARIANTS)
+
+    def weights(self, batch: Batch) -> Tensor:
+        """Returns (1 − p_y + p_j)^γ."""
+        if self.variant == "released":
+            p_j = _largest_below(batch)
+        else:
+            p_j = _largest_other(batch)
+        if self.variant == "discarded":
+            p_j = ops.where(batch.p_y < p_j, 0.0, p_j)
+        return safe_power(batch.one_minus_p_y + p_j, self.gamma)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "variant": self.variant}
+
+
+def _largest_other(batch: Batch) -> Tensor:
+    """Returns the largest probability of a class other than each one of `p_y`."""
+    top = ops.top_k(batch.p, 2)[0]
+    first, second = top[..., :1], top[..., 1:]
+    return ops.where(batch.p_y >= first, second, first)
+
+
+def _largest_below(batch: Batch) -> Tensor:
+    """Returns the largest probability strictly below each one of `p_y`, or 0."""
+    if batch.sparse:
+        below = ops.where(batch.p < batch.p_y, batch.p, 0.0)
+        return ops.max(below, axis=-1, keepdims=True)
+    # Every class in one sort: each takes its predecessor if that is smaller, and of
+    # equals all but the first take over what the first has, by a running maximum.
+    order = ops.argsort(batch.p, axis=-1)
+    ranked = ops.take_along_axis(batch.p, order, axis=-1)
+    zero = ops.zeros_like(ranked[:, :1])
+    previous = ops.concatenate([zero, ranked[:, :-1]], axis=-1)
+    below = ops.where(previous < ranked, previous, 0.0)
+    shift = 1
+    while shift < batch.num_classes:
+        padded = ops.pad(below[:, :-shift], ((0, 0), (shift, 0)))
+        below = ops.maximum(below, padded)
+        shift *= 2
+    return ops.take_along_axis(below, ops.argsort(order, axis=-1), axis=-1)
