@@ -50,9 +50,13 @@ def spread_weight(weight: Any, shape: tuple[Any, ...], dtype: str) -> Tensor:
     A weight of fewer dimensions belongs to the leading ones; a last one of size 1 is
     dropped.
     """
-    weight = ops.cast(ops.convert_to_tensor(weight), dtype)
+    return broadcast_weight(ops.cast(ops.convert_to_tensor(weight), dtype), shape, ops)
+
+
+def broadcast_weight(weight: Any, shape: tuple[Any, ...], xp: Any) -> Any:
+    """Returns what `spread_weight` does, for `xp` `keras.ops` or NumPy."""
     if len(weight.shape) == len(shape) + 1 and weight.shape[-1] == 1:
-        weight = ops.squeeze(weight, -1)
+        weight = xp.squeeze(weight, -1)
     if len(weight.shape) > len(shape):
         raise ValueError(
             "`sample_weight` must have a shape that broadcasts to the samples'. "
@@ -61,8 +65,8 @@ def spread_weight(weight: Any, shape: tuple[Any, ...], dtype: str) -> Tensor:
         )
     missing = len(shape) - len(weight.shape)
     if len(weight.shape) > 0 and missing:
-        weight = ops.reshape(weight, ops.shape(weight) + (1,) * missing)
-    return ops.broadcast_to(weight, shape)
+        weight = xp.reshape(weight, xp.shape(weight) + (1,) * missing)
+    return xp.broadcast_to(weight, shape)
 
 
 @dataclass(frozen=True)

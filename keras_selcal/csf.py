@@ -38,9 +38,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from keras import ops
 
-from keras_selcal._ops import Tensor, as_float, safe_log
+from keras_selcal._ops import TINY, Tensor, as_float
 from keras_selcal._saving import deserialize_if_config, serialize_callable
 from keras_selcal._validation import refuse
 
@@ -66,7 +67,7 @@ class ConfidenceScore:
         function: Callable[[Tensor], Tensor],
         support: Support | Callable[[int], Support] = (0.0, 1.0),
     ) -> None:
-        self.function = function
+        self.function: Callable[..., Any] = function
         self._support = support
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__doc__ = function.__doc__
@@ -78,6 +79,31 @@ class ConfidenceScore:
         """Returns the scores for ln p."""
         return self(ops.exp(log_probabilities))
 
+    def scores(self, probabilities: Any, xp: Any = ops) -> Any:
+        """Returns the scores; with `xp=numpy` as a NumPy array."""
+        if xp is np:
+            return np.asarray(ops.convert_to_numpy(self(probabilities)), "float64")
+        return self(probabilities)
+
+    def log_odds(self, probabilities: Any, xp: Any = ops) -> Any:
+        """Returns ln u − ln(1 − u), u = (s − lo)/(hi − lo) the score on [0, 1].
+
+        Finite: a score on an end of the support counts as 1e-37 away from it.
+        """
+        lo, hi = self.support(probabilities.shape[-1])
+        s = self.scores(probabilities, xp)
+        return _log(s - lo, xp) - _log(hi - s, xp)
+
+    def log_odds_from_log_probabilities(
+        self, log_probabilities: Any, xp: Any = ops
+    ) -> Any:
+        """Returns the log-odds of the scores for ln p.
+
+        The built-in scores take them from the other classes' ln p, so that they go on
+        rising where the score itself is rounded to the end of its support.
+        """
+        return self.log_odds(xp.exp(log_probabilities), xp)
+
     def support(self, num_classes: int) -> Support:
         """Returns (lo, hi) for `num_classes` classes."""
         pair = self._support
@@ -86,9 +112,14 @@ class ConfidenceScore:
             refuse("support", (lo, hi), f"a pair lo < hi for csf {self.__name__}")
         return float(lo), float(hi)
 
+    @property
+    def built_in(self) -> bool:
+        """Whether the score is one of this module's own."""
+        return _BUILT_IN.get(self.__name__) is self
+
     def serialize(self) -> Any:
         """Returns what `get` turns back into this score."""
-        if _BUILT_IN.get(self.__name__) is self:
+        if self.built_in:
             return self.__name__
         return serialize_callable(self.function)
 
@@ -96,46 +127,131 @@ class ConfidenceScore:
         return f"<confidence score function {self.__name__}>"
 
 
-class _TopOfLogProbabilities(ConfidenceScore):
-    """A score of the largest probabilities: only those leave log space."""
+class _BuiltIn(ConfidenceScore):
+    """A score whose formulas are written for `keras.ops` and NumPy alike.
 
-    def __init__(self, function: Callable[[Tensor], Tensor], largest: int) -> None:
-        super().__init__(function)
+    Args:
+        name: what `get` knows it by.
+        function: maps probabilities and a namespace to scores.
+        log_odds: maps ln p and a namespace to the log-odds of the scores.
+        support: as for any score.
+        largest: how many of the largest ln p the score needs; None for all.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        log_odds: Callable[[Any, Any], Any],
+        support: Support | Callable[[int], Support] = (0.0, 1.0),
+        largest: int | None = None,
+    ) -> None:
+        super().__init__(function, support)
+        self.__name__ = name
+        self._log_odds = log_odds
         self._largest = largest
+
+    def scores(self, probabilities: Any, xp: Any = ops) -> Any:
+        return self.function(probabilities, xp)
 
     def from_log_probabilities(self, log_probabilities: Tensor) -> Tensor:
         if self._largest == 1:
             return ops.exp(ops.max(log_probabilities, axis=-1))
-        top = ops.top_k(log_probabilities, self._largest)[0]
-        return self(ops.exp(top))
+        if self._largest is not None:
+            log_probabilities = ops.top_k(log_probabilities, self._largest)[0]
+        return self(ops.exp(log_probabilities))
+
+    def log_odds_from_log_probabilities(
+        self, log_probabilities: Any, xp: Any = ops
+    ) -> Any:
+        return self._log_odds(log_probabilities, xp)
 
 
-def _msp(probabilities: Tensor) -> Tensor:
+def _log(x: Any, xp: Any) -> Any:
+    return xp.log(xp.maximum(x, TINY))
+
+
+def _log_sum_exp(x: Any, xp: Any) -> Any:
+    top = xp.max(x, axis=-1)
+    return top + xp.log(xp.sum(xp.exp(x - top[..., None]), axis=-1))
+
+
+def _split(log_p: Any, xp: Any) -> tuple[Any, Any]:
+    """Returns the largest ln p, and all of them with that one struck out."""
+    classes = xp.arange(log_p.shape[-1])
+    first = classes == xp.argmax(log_p, axis=-1)[..., None]
+    return xp.max(log_p, axis=-1), xp.where(first, _STRUCK_OUT, log_p)
+
+
+# A logarithm of 0 that stays finite in differences.
+_STRUCK_OUT = -1e30
+
+
+def _msp(probabilities: Any, xp: Any = ops) -> Any:
     """Maximum softmax probability, max p."""
-    return ops.max(probabilities, axis=-1)
+    return xp.max(probabilities, axis=-1)
 
 
-def _margin(probabilities: Tensor) -> Tensor:
+def _msp_log_odds(log_p: Any, xp: Any) -> Any:
+    """Returns ln p_1 − ln Σ_{c≠1} p_c."""
+    top, others = _split(log_p, xp)
+    return top - _log_sum_exp(others, xp)
+
+
+def _margin(probabilities: Any, xp: Any = ops) -> Any:
     """Softmax margin, the largest probability minus the second largest."""
+    if xp is np:
+        top = np.partition(probabilities, -2, axis=-1)[..., -2:]
+        return top[..., 1] - top[..., 0]
     top = ops.top_k(probabilities, 2)[0]
     return top[..., 0] - top[..., 1]
 
 
-def _neg_entropy(probabilities: Tensor) -> Tensor:
+def _margin_log_odds(log_p: Any, xp: Any) -> Any:
+    """Returns ln(p_1 − p_2) − ln(p_2 + Σ_{c≠1} p_c)."""
+    top, others = _split(log_p, xp)
+    second = xp.max(others, axis=-1)
+    margin = top + _log(-xp.expm1(second - top), xp)
+    return margin - xp.logaddexp(second, _log_sum_exp(others, xp))
+
+
+def _neg_entropy(probabilities: Any, xp: Any = ops) -> Any:
     """Negative entropy Σ p ln p in nats, with 0·ln 0 = 0."""
-    return ops.sum(probabilities * safe_log(probabilities), axis=-1)
+    return xp.sum(probabilities * _log(probabilities, xp), axis=-1)
+
+
+def _neg_entropy_log_odds(log_p: Any, xp: Any) -> Any:
+    """Returns ln(1 − H/ln k) − ln(H/ln k).
+
+    H = p_1 (−ln p_1 + Σ_{c≠1} p_c/p_1 (−ln p_c)) is the entropy.
+    With r = Σ_{c≠1} p_c/p_1, −ln p_1 = ln(1 + r) and −ln p_c = ln(1 + r) − ln(p_c/p_1);
+    the factor p_2/p_1, which may be too small for a float, stays a logarithm.
+    """
+    top, others = _split(log_p, xp)
+    second = xp.max(others, axis=-1)
+    shares = xp.exp(others - second[..., None])
+    total = xp.sum(shares, axis=-1)
+    r = xp.exp(second - top) * total
+    tiny = r < 1e-6
+    minus_log_p1 = xp.log1p(r)
+    quotient = xp.where(tiny, 1.0 - r / 2, minus_log_p1 / xp.where(tiny, 1.0, r))
+    distance = xp.where(shares > 0, (top + minus_log_p1)[..., None] - others, 0.0)
+    rest = total * quotient + xp.sum(shares * distance, axis=-1)
+    log_entropy = second - top - minus_log_p1 + xp.log(rest)
+    log_most = math.log(math.log(log_p.shape[-1]))
+    u = -xp.expm1(xp.minimum(log_entropy - log_most, 0.0))
+    return _log(u, xp) - (log_entropy - log_most)
 
 
 def _entropy_support(num_classes: int) -> Support:
     return -math.log(num_classes), 0.0
 
 
-msp = _TopOfLogProbabilities(_msp, largest=1)
-margin = _TopOfLogProbabilities(_margin, largest=2)
-neg_entropy = ConfidenceScore(_neg_entropy, support=_entropy_support)
-
-for _name, _score in (("msp", msp), ("margin", margin), ("neg_entropy", neg_entropy)):
-    _score.__name__ = _name
+msp = _BuiltIn("msp", _msp, _msp_log_odds, largest=1)
+margin = _BuiltIn("margin", _margin, _margin_log_odds, largest=2)
+neg_entropy = _BuiltIn(
+    "neg_entropy", _neg_entropy, _neg_entropy_log_odds, support=_entropy_support
+)
 _BUILT_IN = {score.__name__: score for score in (msp, margin, neg_entropy)}
 
 

@@ -1,10 +1,49 @@
-"""Plain functions: the soft CDF and the sample weights of the losses."""
+"""Plain functions: exact metrics, the soft CDF, sample weights of the losses."""
 
+from keras_selcal.functional.calibration import (
+    calibration_error,
+    cwece,
+    ece,
+    reliability_curve,
+    selective_fallback,
+)
 from keras_selcal.functional.cdf import soft_cdf
+from keras_selcal.functional.scores import brier, brier_decomposition, nll
+from keras_selcal.functional.selective import (
+    augrc,
+    aurc,
+    coverage_at_risk,
+    excess_aurc,
+    failure_auroc,
+    risk_at_coverage,
+    risk_coverage_curve,
+)
+from keras_selcal.functional.smooth_ece import smooth_ece
 from keras_selcal.functional.weights import (
     au_weights,
     aurc_weights,
     paper_smoothing,
 )
 
-__all__ = ["au_weights", "aurc_weights", "paper_smoothing", "soft_cdf"]
+__all__ = [
+    "au_weights",
+    "augrc",
+    "aurc",
+    "aurc_weights",
+    "brier",
+    "brier_decomposition",
+    "calibration_error",
+    "coverage_at_risk",
+    "cwece",
+    "ece",
+    "excess_aurc",
+    "failure_auroc",
+    "nll",
+    "paper_smoothing",
+    "reliability_curve",
+    "risk_at_coverage",
+    "risk_coverage_curve",
+    "selective_fallback",
+    "smooth_ece",
+    "soft_cdf",
+]

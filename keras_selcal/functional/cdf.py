@@ -1,7 +1,7 @@
 """The soft CDF of confidence scores (Eq. softcdf) and what it is counted from."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from keras import ops
@@ -96,51 +96,52 @@ def unit_quantile(u: Tensor, q: Any, count: Tensor) -> Tensor:
     return lower + (position - rank) * (upper - lower)
 
 
-class SoftCDF(NamedTuple):
-    """Ĝ_ν of one batch; call it on u ∈ [0, 1].
+class SoftCDF:
+    """Ĝ_ν of one batch; call it on points of [0, 1].
 
-    `counts` are the M bins' h_m, n the number of samples that count.
+    Args:
+        u: scores in [0, 1], (n,).
+        count: how many copies of each score there are, (n,).
+        num_bins: M.
+        smoothing: ν.
     """
 
-    counts: Tensor
-    n: Tensor
-    smoothing: float
-
-    @classmethod
-    def of(cls, u: Tensor, count: Tensor, num_bins: int, smoothing: float) -> "SoftCDF":
+    def __init__(
+        self, u: Tensor, count: Tensor, num_bins: int, smoothing: float
+    ) -> None:
         count = ops.stop_gradient(count)
         cells = _cells(ops.stop_gradient(u), num_bins)
-        return cls(_histogram(cells, count, num_bins), ops.sum(count), smoothing)
+        self.n = ops.sum(count)
+        self.smoothing = smoothing
+        # h_m/n
+        self.shares = _histogram(cells, count, num_bins) / ops.maximum(self.n, TINY)
+        nodes = max(64, math.ceil(_NODES_PER_SMOOTHING / smoothing))
+        self.pieces = None if nodes > _MOST_NODES else self._hermite(nodes)
 
     def __call__(self, u: Tensor) -> Tensor:
-        nodes = max(64, math.ceil(_NODES_PER_SMOOTHING / self.smoothing))
-        cdf = self._direct(u) if nodes > _MOST_NODES else self._interpolated(u, nodes)
+        cdf = self._direct(u) if self.pieces is None else self._interpolated(u)
         # n/(n + 1) caps −ln(1 − Ĝ) at ln(n + 1), finite-sample AURC's top weight.
         return ops.minimum(cdf, self.n / (self.n + 1.0))
 
-    def _steps(self, u: Any) -> Tensor:
-        """Returns (u − c_m)/ν, of shape (..., M)."""
-        num_bins = self.counts.shape[0]
+    def _sigmoids(self, u: Any) -> Tensor:
+        """Returns σ((u − c_m)/ν), of shape (..., M)."""
+        num_bins = self.shares.shape[0]
         centers = (np.arange(num_bins) + 0.5) / num_bins
-        centers = ops.convert_to_tensor(centers, dtype=self.counts.dtype)
-        return (ops.expand_dims(u, -1) - centers) / self.smoothing
+        centers = ops.convert_to_tensor(centers, dtype=self.shares.dtype)
+        return ops.sigmoid((ops.expand_dims(u, -1) - centers) / self.smoothing)
 
     def _direct(self, u: Tensor) -> Tensor:
-        shares = self.counts / ops.maximum(self.n, TINY)
-        return ops.sum(ops.sigmoid(self._steps(u)) * shares, axis=-1)
+        return ops.sum(self._sigmoids(u) * self.shares, axis=-1)
 
-    def _interpolated(self, u: Tensor, num_nodes: int) -> Tensor:
-        """Ĝ by cubic Hermite pieces: O(n + nodes·M) instead of O(n·M)."""
-        shares = self.counts / ops.maximum(self.n, TINY)
-        nodes = np.linspace(0.0, 1.0, num_nodes + 1)
-        step = ops.sigmoid(
-            self._steps(ops.convert_to_tensor(nodes, dtype=self.counts.dtype))
-        )
-        value = ops.matmul(step, shares)
-        slope = ops.matmul(step * (1.0 - step), shares) / (self.smoothing * num_nodes)
+    def _hermite(self, num_pieces: int) -> Tensor:
+        """Returns the coefficients of Ĝ's cubic pieces, lowest power first."""
+        nodes = np.linspace(0.0, 1.0, num_pieces + 1)
+        step = self._sigmoids(ops.convert_to_tensor(nodes, dtype=self.shares.dtype))
+        value = ops.matmul(step, self.shares)
+        slope = ops.matmul(step * (1.0 - step), self.shares)
+        slope = slope / (self.smoothing * num_pieces)
         rise = value[1:] - value[:-1]
-        # Σ_j coefficients[:, j]·tʲ on each piece, t ∈ [0, 1].
-        coefficients = ops.stack(
+        return ops.stack(
             [
                 value[:-1],
                 slope[:-1],
@@ -149,9 +150,13 @@ class SoftCDF(NamedTuple):
             ],
             axis=-1,
         )
-        piece = _cells(ops.stop_gradient(u), num_nodes)
-        c = ops.take(coefficients, piece, axis=0)
-        t = u * num_nodes - ops.cast(piece, u.dtype)
+
+    def _interpolated(self, u: Tensor) -> Tensor:
+        """Ĝ in O(n + nodes·M) instead of O(n·M)."""
+        num_pieces = self.pieces.shape[0]
+        piece = _cells(ops.stop_gradient(u), num_pieces)
+        c = ops.take(self.pieces, piece, axis=0)
+        t = u * num_pieces - ops.cast(piece, u.dtype)
         return c[..., 0] + t * (c[..., 1] + t * (c[..., 2] + t * c[..., 3]))
 
 
@@ -225,4 +230,4 @@ def soft_cdf(
     at = scores if at is None else ops.cast(as_float(at), scores.dtype)
     count = ops.reshape(count_weights(scores, sample_weight), (-1,))
     u = ops.reshape(to_unit(scores, support), (-1,))
-    return SoftCDF.of(u, count, num_bins, smoothing)(to_unit(at, support))
+    return SoftCDF(u, count, num_bins, smoothing)(to_unit(at, support))

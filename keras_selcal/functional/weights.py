@@ -106,7 +106,7 @@ def au_weights(
         if not lo <= threshold <= hi:
             refuse("threshold", threshold, f"within the support [{lo:g}, {hi:g}]")
         tau = ops.cast((threshold - lo) / (hi - lo), u.dtype)
-    cdf = SoftCDF.of(u, count, num_bins, smoothing)
+    cdf = SoftCDF(u, count, num_bins, smoothing)
     c = 1.0 / ops.maximum(cdf(tau), TINY)
     beta = -c * ops.log1p(-cdf(ops.where(u < tau, u, tau)))
     return ops.reshape(beta, ops.shape(scores))
@@ -154,30 +154,29 @@ def aurc_weights(
     check_choice("estimator", estimator, ESTIMATORS)
     scores = ops.stop_gradient(as_float(scores))
     flat = ops.reshape(scores, (-1,))
+    count = ops.reshape(count_weights(scores, sample_weight), (-1,))
+    n, length = ops.sum(count), ops.shape(flat)[0]
     order = ops.argsort(flat)
     ranked = ops.take(flat, order)
-    first = ops.searchsorted(ranked, flat, side="left")
-    last = ops.searchsorted(ranked, flat, side="right")
-    if sample_weight is None:
-        before, upto = ops.cast(first, flat.dtype), ops.cast(last, flat.dtype)
-        n = ops.sum(ops.ones_like(flat))
-    else:
-        count = ops.reshape(count_weights(scores, sample_weight), (-1,))
-        running = ops.cumsum(ops.take(count, order))
-        running = ops.concatenate([ops.zeros_like(running[:1]), running])
-        before, upto = ops.take(running, first), ops.take(running, last)
-        n = running[-1]
-    mean = _mean_harmonic if estimator == "harmonic" else _mean_log
-    return ops.reshape(mean(n, before, upto), ops.shape(scores))
+    # Ties form groups, numbered in the order of their score.
+    previous = ops.concatenate([ranked[:1], ranked[:-1]])
+    group = ops.cumsum(ops.cast(ranked != previous, "int32"))
+    size = ops.segment_sum(ops.take(count, order), group, num_segments=length)
+    upto = ops.cumsum(size)
+    mean = mean_harmonic if estimator == "harmonic" else _mean_log
+    alpha = ops.take(mean(n, upto - size, upto), group)
+    # `order` is a permutation: summing into its places undoes the sort.
+    alpha = ops.segment_sum(alpha, order, num_segments=length)
+    return ops.reshape(alpha, ops.shape(scores))
 
 
-def _harmonic_difference(n: Tensor, m: Tensor) -> Tensor:
+def _harmonic_difference(n: Any, m: Any, xp: Any) -> Any:
     """Returns H_n − H_m for n ≥ m ≥ 0, without cancellation: each term has the factor
     n − m.
     """
     r = n - m
     big, small = n + _SHIFT + 0.5, m + _SHIFT + 0.5
-    difference = ops.log1p(r / small) - r * (big + small) / (big * small) ** 2 * (
+    difference = xp.log1p(r / small) - r * (big + small) / (big * small) ** 2 * (
         1 / 24 - 7 / 960 * (1 / big**2 + 1 / small**2)
     )
     for j in range(1, _SHIFT + 1):
@@ -185,14 +184,17 @@ def _harmonic_difference(n: Tensor, m: Tensor) -> Tensor:
     return difference
 
 
-def _mean_harmonic(n: Tensor, before: Tensor, upto: Tensor) -> Tensor:
-    """Returns the mean of H_n − H_{n−r} over the ranks r in (before, upto]."""
+def mean_harmonic(n: Any, before: Any, upto: Any, xp: Any = ops) -> Any:
+    """Returns the mean of H_n − H_{n−r} over the ranks r in (before, upto].
+
+    `xp` is `keras.ops`, or NumPy for NumPy arrays.
+    """
     # Σ_{r ≤ R} (H_n − H_{n−r}) = R − (n − R)(H_n − H_{n−R}).
-    width = ops.maximum(upto - before, TINY)
+    width = xp.maximum(upto - before, TINY)
     left = n - upto
-    spread = _harmonic_difference(n - before, left)
-    mean = _harmonic_difference(n, n - before) + 1.0 - left / width * spread
-    return ops.where(width == 1.0, _harmonic_difference(n, left), mean)
+    spread = _harmonic_difference(n - before, left, xp)
+    mean = _harmonic_difference(n, n - before, xp) + 1.0 - left / width * spread
+    return xp.where(width == 1.0, _harmonic_difference(n, left, xp), mean)
 
 
 def _mean_log(n: Tensor, before: Tensor, upto: Tensor) -> Tensor:

@@ -1,0 +1,113 @@
+"""Bins of probabilities, and the calibration error of what they hold.
+
+Written on sums: a bin's gap is Σ w (p − y), its mass Σ w. The exact metrics get them
+from samples, the streaming ones from their state.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from keras_selcal._ops import TINY
+from keras_selcal._validation import check_choice, check_count, refuse
+from keras_selcal.functional._samples import Array
+
+BINNINGS = ("uniform", "adaptive")
+NORMS = ("l1", "l2", "max")
+BINNING_RULES = (None, "focal_calibration", "left_closed")
+
+
+def check_binning(
+    num_bins: Any, binning: Any, binning_rule: Any = None
+) -> tuple[int, str, str | None]:
+    """Returns the checked M, kind of bins and published convention."""
+    num_bins = check_count("num_bins", num_bins)
+    check_choice("binning", binning, BINNINGS)
+    check_choice("binning_rule", binning_rule, BINNING_RULES)
+    if binning_rule == "focal_calibration" and binning != "adaptive":
+        refuse("binning_rule", binning_rule, 'used with binning="adaptive"')
+    if binning_rule == "left_closed" and binning != "uniform":
+        refuse("binning_rule", binning_rule, 'used with binning="uniform"')
+    return num_bins, binning, binning_rule
+
+
+def inner_edges(num_bins: int, dtype: Any) -> Array:
+    """Returns 1/M … (M − 1)/M, rounded to `dtype` so that p = j/M lies on an edge."""
+    return (np.arange(1, num_bins) / num_bins).astype(dtype)
+
+
+def uniform_bins(p: Array, num_bins: int, left_closed: bool = False) -> Array:
+    """Returns the index of each p among M equal bins (a, b], the first one closed."""
+    side: Any = "right" if left_closed else "left"
+    return inner_edges(num_bins, p.dtype).searchsorted(p, side)
+
+
+def run_cuts(n: Any, num_bins: int, xp: Any) -> Any:
+    """Returns where n sorted positions are cut into M near-equal runs, (M + 1,).
+
+    The first n mod M runs have ⌈n/M⌉ positions, the others ⌊n/M⌋.
+    """
+    j = np.arange(num_bins + 1.0)
+    if xp is not np:
+        j = xp.convert_to_tensor(j, dtype=n.dtype)
+    least = xp.floor(n / num_bins)
+    return j * least + xp.minimum(j, n - num_bins * least)
+
+
+def adaptive_sums(
+    p: Array, gap: Array, count: Array, num_bins: int
+) -> tuple[Array, Array]:
+    """Returns gap and mass of M runs of near-equal mass, for each row.
+
+    The cumulative gap is linear between the ends of runs of equal p: samples that tie
+    across a cut share themselves out, whatever their order.
+
+    Args:
+        p: probabilities, (rows, n).
+        gap: w (p − y), (rows, n).
+        count: w, (n,).
+        num_bins: M.
+    """
+    rows, n = p.shape
+    order = np.argsort(p, axis=-1)
+    p = np.take_along_axis(p, order, axis=-1)
+    ends = np.ones((rows, n), bool)
+    np.not_equal(p[:, 1:], p[:, :-1], out=ends[:, :-1])
+    # One curve for all rows, row after row: no cut's run reaches into the next row.
+    position = np.cumsum(count[order]).reshape(rows, n)[ends]
+    height = np.cumsum(np.take_along_axis(gap, order, axis=-1)).reshape(rows, n)[ends]
+    total = count.sum()
+    cuts = run_cuts(total, num_bins, np)
+    at = np.interp(
+        cuts + total * np.arange(rows)[:, None],
+        np.append(0.0, position),
+        np.append(0.0, height),
+    )
+    return np.diff(at, axis=-1), np.broadcast_to(np.diff(cuts), (rows, num_bins))
+
+
+def interpolated_edges(p: Array, num_bins: int) -> Array:
+    """Returns the M + 1 adaptive edges of Mukhoti et al.'s public code."""
+    n = len(p)
+    return np.interp(np.linspace(0, n, num_bins + 1), np.arange(n), np.sort(p))
+
+
+def calibration_norm(gap: Any, mass: Any, norm: str, xp: Any) -> Any:
+    """Returns the calibration error of bins, over the last axis.
+
+    ```
+    l1   Σ_b (m_b/n) |g_b/m_b|
+    l2   √ Σ_b (m_b/n) (g_b/m_b)²
+    max  max_b |g_b/m_b|
+    ```
+
+    with g_b the gap and m_b the mass of a bin, n = Σ m_b; empty bins do not count.
+    """
+    n = xp.maximum(xp.sum(mass, axis=-1), TINY)
+    if norm == "l1":
+        return xp.sum(xp.abs(gap), axis=-1) / n
+    mean = gap / xp.where(mass > 0, mass, 1.0)
+    if norm == "l2":
+        return xp.sqrt(xp.sum(mass * mean**2, axis=-1) / n)
+    # Not every backend's max hands NaN on; 0 times the sum does.
+    return xp.max(xp.abs(mean), axis=-1) + 0.0 * xp.sum(gap, axis=-1)

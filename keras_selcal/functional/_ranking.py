@@ -1,0 +1,63 @@
+"""Figures of a ranking by confidence, written on groups of equal rank.
+
+A ranking is the mass Σ w and the loss Σ w ℓ of each group, from the least confident
+to the most. Samples of a group share its mean loss. The exact metrics group equal
+scores, the streaming ones the cells of their histogram; empty groups are allowed.
+"""
+
+from typing import Any, NamedTuple
+
+from keras_selcal._ops import TINY
+from keras_selcal.functional.weights import mean_harmonic
+
+
+class Ranking(NamedTuple):
+    """Groups of samples in rising confidence, on `xp` NumPy or `keras.ops`."""
+
+    mass: Any
+    loss: Any
+    xp: Any
+
+    @property
+    def n(self) -> Any:
+        return self.xp.sum(self.mass)
+
+    @property
+    def before(self) -> Any:
+        """The mass of the less confident groups."""
+        return self.xp.cumsum(self.mass) - self.mass
+
+    def accepted(self) -> tuple[Any, Any]:
+        """Returns the mass and the loss of what is as confident as a group or more,
+        from the most confident group to the least.
+        """
+        flip, cumsum = self.xp.flip, self.xp.cumsum
+        return cumsum(flip(self.mass)), cumsum(flip(self.loss))
+
+    def aurc(self) -> Any:
+        """(1/n) Σ α ℓ, α the harmonic weights' mean over the group's ranks."""
+        xp, n, before = self.xp, self.n, self.before
+        # An empty group gets the α of one rank; its loss is 0.
+        upto = before + xp.where(self.mass > 0, self.mass, 1.0)
+        upto = xp.where(self.mass > 0, upto, xp.minimum(upto, n))
+        before = xp.minimum(before, upto)
+        alpha = mean_harmonic(n, before, upto, xp)
+        weighted = xp.where(self.mass > 0, alpha * self.loss, 0.0)
+        return xp.sum(weighted) / xp.maximum(n, TINY)
+
+    def augrc(self) -> Any:
+        """(1/n²) Σ ℓ (mass below + half the group's own)."""
+        n = self.xp.maximum(self.n, TINY)
+        rank = (self.before + self.mass / 2) / n
+        return self.xp.sum(rank * (self.loss / n))
+
+    def failure_auroc(self) -> Any:
+        """P(a right answer is surer than a wrong one), ties counting half."""
+        xp = self.xp
+        right = self.mass - self.loss
+        all_right, all_wrong = xp.sum(right), xp.sum(self.loss)
+        wrong_below = xp.cumsum(self.loss) - self.loss / 2
+        both = (all_right > 0) & (all_wrong > 0)
+        share = wrong_below / xp.where(both, all_wrong, 1.0)
+        area = xp.sum(right * share) / xp.where(both, all_right, 1.0)
+        return xp.where(both | (area != area), area, float("nan"))
