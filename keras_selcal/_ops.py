@@ -36,6 +36,18 @@ def safe_power(x: Tensor, exponent: Any) -> Tensor:
     return ops.power(ops.maximum(x, TINY), exponent)
 
 
+def top_two(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the largest and the second largest of the last axis, which is kept.
+
+    Two maxima: XLA's top_k sorts, 50 times slower on a CPU.
+    """
+    first = ops.max(x, axis=-1, keepdims=True)
+    at_first = x == first
+    rest = ops.max(ops.where(at_first, -1e38, x), axis=-1, keepdims=True)
+    tied = ops.sum(ops.cast(at_first, "int32"), axis=-1, keepdims=True) > 1
+    return first, ops.where(tied, first, rest)
+
+
 def lgamma1p(x: Any) -> Tensor:
     """Returns ln Γ(1 + x) for x ≥ 0, differentiable, accurate down to x = 0.
 

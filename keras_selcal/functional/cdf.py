@@ -116,7 +116,7 @@ class SoftCDF:
         # h_m/n
         self.shares = _histogram(cells, count, num_bins) / ops.maximum(self.n, TINY)
         nodes = max(64, math.ceil(_NODES_PER_SMOOTHING / smoothing))
-        self.pieces = None if nodes > _MOST_NODES else self._hermite(nodes)
+        self.pieces: Tensor = None if nodes > _MOST_NODES else self._hermite(nodes)
 
     def __call__(self, u: Tensor) -> Tensor:
         cdf = self._direct(u) if self.pieces is None else self._interpolated(u)

@@ -6,7 +6,7 @@ from typing import Any
 from keras import ops
 
 from keras_selcal._batch import Batch
-from keras_selcal._ops import Tensor, safe_power
+from keras_selcal._ops import Tensor, safe_power, top_two
 from keras_selcal._saving import serializable
 from keras_selcal._validation import check_choice, check_number
 from keras_selcal.losses.base import ReweightedLoss
@@ -202,8 +202,7 @@ class DualFocalLoss(_FocalFamily):
 
 def _largest_other(batch: Batch) -> Tensor:
     """Returns the largest probability of a class other than each one of `p_y`."""
-    top = ops.top_k(batch.p, 2)[0]
-    first, second = top[..., :1], top[..., 1:]
+    first, second = top_two(batch.p)
     return ops.where(batch.p_y >= first, second, first)
 
 
