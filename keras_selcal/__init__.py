@@ -1,6 +1,15 @@
 """Calibrated probabilities and the right to abstain, for Keras 3."""
 
-from keras_selcal import csf, functional, losses
+from keras_selcal import calibrators, csf, functional, losses, selective
+from keras_selcal.calibrators import (
+    DirichletCalibration,
+    HistogramBinning,
+    IsotonicCalibration,
+    MetaAcc,
+    MetaMis,
+    TemperatureScaling,
+    VectorScaling,
+)
 from keras_selcal.losses import (
     AULoss,
     AURCLoss,
@@ -10,19 +19,31 @@ from keras_selcal.losses import (
     KDECrossentropy,
     ReweightedLoss,
 )
+from keras_selcal.selective import SelectiveClassifier, select_threshold
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AULoss",
     "AURCLoss",
+    "DirichletCalibration",
     "DualFocalLoss",
     "FocalLoss",
+    "HistogramBinning",
     "InverseFocalLoss",
+    "IsotonicCalibration",
     "KDECrossentropy",
+    "MetaAcc",
+    "MetaMis",
     "ReweightedLoss",
+    "SelectiveClassifier",
+    "TemperatureScaling",
+    "VectorScaling",
     "__version__",
+    "calibrators",
     "csf",
     "functional",
     "losses",
+    "select_threshold",
+    "selective",
 ]
