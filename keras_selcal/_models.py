@@ -5,9 +5,9 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras import ops
 
 from keras_selcal._validation import refuse
+from keras_selcal.functional._samples import to_numpy
 
 
 def gives_logits(model: keras.Model, from_logits: bool | None = None) -> bool:
@@ -75,24 +75,23 @@ def predict_with_labels(
     if is_array(x):
         if y is None:
             refuse("y", y, "the labels of `x`, where `x` is arrays")
-        return model.predict(x, batch_size=batch_size, verbose=verbose), np.asarray(
-            ops.convert_to_numpy(y)
-        )
+        outputs = model.predict(x, batch_size=batch_size, verbose=verbose)
+        return outputs, to_numpy(y)
     if y is not None:
         refuse("y", y, "left out where `x` is a data set, which brings its labels")
     steps = len(x) if hasattr(x, "__len__") else None
     progress = keras.utils.Progbar(steps, verbose=1 if verbose == "auto" else verbose)
-    outputs, labels = [], []
+    collected, labels = [], []
     for batch in _batches(x):
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             refuse("x", type(batch), "a data set of (x, y) batches, without weights")
-        outputs.append(model.predict_on_batch(batch[0]))
-        labels.append(ops.convert_to_numpy(batch[1]))
-        progress.update(len(outputs))
-    if not outputs:
+        collected.append(model.predict_on_batch(batch[0]))
+        labels.append(to_numpy(batch[1]))
+        progress.update(len(collected))
+    if not collected:
         refuse("x", x, "a data set of at least one batch")
-    progress.update(len(outputs), finalize=True)
-    return np.concatenate(outputs), np.concatenate(labels)
+    progress.update(len(collected), finalize=True)
+    return np.concatenate(collected), np.concatenate(labels)
 
 
 def _batches(dataset: Any) -> Iterable[Any]:

@@ -26,6 +26,7 @@ from keras_selcal.calibrators.base import (
     Parameters,
     check_labelled_logits,
 )
+from keras_selcal.functional._samples import to_numpy
 
 ABSTAINED = -1
 """The label of a sample that gets no answer."""
@@ -120,8 +121,8 @@ def select_threshold(
       Networks](https://arxiv.org/abs/1705.08500)
     """
     coverage, risk, delta = _check_target(coverage, risk, delta)
-    s = np.asarray(ops.convert_to_numpy(scores), "float64").reshape(-1)
-    right = np.asarray(ops.convert_to_numpy(correct)).reshape(-1)
+    s = to_numpy(scores).astype("float64").reshape(-1)
+    right = to_numpy(correct).reshape(-1)
     if len(s) == 0 or len(s) != len(right):
         refuse(
             "scores",
@@ -592,7 +593,7 @@ def _digest(x: Any, outputs: np.ndarray, labels: np.ndarray) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
     if is_array(x):
         for leaf in keras.tree.flatten(x):
-            digest.update(np.ascontiguousarray(ops.convert_to_numpy(leaf)).tobytes())
+            digest.update(to_numpy(leaf).tobytes())
     else:
         order = np.lexsort((*outputs.T, labels))
         outputs, labels = outputs[order], labels[order]

@@ -14,6 +14,7 @@ from keras_selcal._models import append_layer, gives_logits, predict_with_labels
 from keras_selcal._ops import Tensor, as_float, safe_log
 from keras_selcal._saving import serializable
 from keras_selcal._validation import refuse
+from keras_selcal.functional._samples import to_numpy
 
 Parameters = Mapping[str, np.ndarray]
 C = TypeVar("C", bound="Calibrator")
@@ -38,8 +39,7 @@ def check_labelled_logits(logits: Any, labels: Any) -> tuple[np.ndarray, np.ndar
 
     Float64 logits stay so; all others become float32.
     """
-    z = np.asarray(ops.convert_to_numpy(logits))
-    y = np.asarray(ops.convert_to_numpy(labels))
+    z, y = to_numpy(logits), to_numpy(labels)
     shape = z.shape
     if z.ndim < 2 or shape[-1] < 2:
         refuse("logits", shape, "an array of shape (..., k) with k ≥ 2")

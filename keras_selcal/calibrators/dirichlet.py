@@ -34,7 +34,8 @@ class DirichletCalibration(Calibrator):
     Args:
         regularization: `"odir"` spares the diagonal of W, `"l2"` does not.
         lam: λ ≥ 0. Of several values, 3-fold cross-validation takes the one with the
-            smallest negative log-likelihood.
+            smallest negative log-likelihood. Defaults to k for ODIR and k/10 for L2,
+            the powers of ten that did best on networks for CIFAR-10 and CIFAR-100.
         mu: μ ≥ 0. Defaults to λ.
         seed: of the folds.
 
@@ -59,7 +60,7 @@ class DirichletCalibration(Calibrator):
     def __init__(
         self,
         regularization: str = "odir",
-        lam: float | Sequence[float] = 1.0,
+        lam: float | Sequence[float] | None = None,
         mu: float | None = None,
         seed: int = 0,
     ) -> None:
@@ -67,14 +68,14 @@ class DirichletCalibration(Calibrator):
         self.regularization = check_choice(
             "regularization", regularization, ("odir", "l2")
         )
+        allowed = "a number ≥ 0, several of them, or None"
         values = list(lam) if isinstance(lam, Sequence | np.ndarray) else [lam]
         if not values:
-            refuse("lam", lam, "a number ≥ 0, or several")
-        self._lams = [
-            check_number("lam", value, "a number ≥ 0, or several", least=0)
-            for value in values
-        ]
-        self.lam: Any = self._lams if len(self._lams) > 1 else self._lams[0]
+            refuse("lam", lam, allowed)
+        self.lam: float | list[float] | None = None
+        if lam is not None:
+            numbers = [check_number("lam", v, allowed, least=0) for v in values]
+            self.lam = numbers if len(numbers) > 1 else numbers[0]
         self.mu = None if mu is None else check_number("mu", mu, "≥ 0", least=0)
         self.seed = check_count("seed", seed, least=0)
 
@@ -84,9 +85,12 @@ class DirichletCalibration(Calibrator):
 
     def _fit(self, logits: np.ndarray, labels: np.ndarray) -> Parameters:
         log_q = log_softmax(logits)
-        lam = self._lams[0]
-        if len(self._lams) > 1:
-            lam = min(self._lams, key=lambda lam: self._held_out(log_q, labels, lam))
+        lam = self.lam
+        if lam is None:
+            k = log_q.shape[-1]
+            lam = k if self.regularization == "odir" else k / 10
+        elif isinstance(lam, list):
+            lam = min(lam, key=lambda lam: self._held_out(log_q, labels, lam))
         W, b = self._solve(log_q, labels, lam)
         return {"W": W, "b": b, "lam": np.asarray(lam)}
 
