@@ -8,6 +8,7 @@ from keras_selcal.functional.calibration import (
     selective_fallback,
 )
 from keras_selcal.functional.cdf import soft_cdf
+from keras_selcal.functional.kde import kde_ece
 from keras_selcal.functional.scores import brier, brier_decomposition, nll
 from keras_selcal.functional.selective import (
     augrc,
@@ -38,6 +39,7 @@ __all__ = [
     "ece",
     "excess_aurc",
     "failure_auroc",
+    "kde_ece",
     "nll",
     "paper_smoothing",
     "reliability_curve",
