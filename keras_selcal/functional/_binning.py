@@ -76,14 +76,34 @@ def adaptive_sums(
     # One curve for all rows, row after row: no cut's run reaches into the next row.
     position = np.cumsum(count[order]).reshape(rows, n)[ends]
     height = np.cumsum(np.take_along_axis(gap, order, axis=-1)).reshape(rows, n)[ends]
-    total = count.sum()
-    cuts = run_cuts(total, num_bins, np)
-    at = np.interp(
-        cuts + total * np.arange(rows)[:, None],
-        np.append(0.0, position),
-        np.append(0.0, height),
+    return run_sums(position, height, np.full(rows, count.sum()), num_bins)
+
+
+def run_sums(
+    position: Array, height: Array, total: Array, num_bins: int
+) -> tuple[Array, Array]:
+    """Returns gap and mass of M runs of near-equal mass, for each row.
+
+    Args:
+        position: cumulative mass at the ends of runs of equal p, row after row.
+        height: cumulative gap there.
+        total: mass of each row.
+        num_bins: M.
+    """
+    cuts = run_cuts(total[:, None], num_bins, np)
+    at = on_chain(cuts, position, height, total)
+    return np.diff(at, axis=-1), np.diff(cuts, axis=-1)
+
+
+def on_chain(x: Array, position: Array, height: Array, total: Array) -> Array:
+    """Returns the heights at x, (rows, m), of one curve for all rows, row after row.
+
+    Each row's x counts from its own start, `total` being the lengths of the rows.
+    """
+    start = np.cumsum(total) - total
+    return np.interp(
+        x + start[:, None], np.append(0.0, position), np.append(0.0, height)
     )
-    return np.diff(at, axis=-1), np.broadcast_to(np.diff(cuts), (rows, num_bins))
 
 
 def interpolated_edges(p: Array, num_bins: int) -> Array:

@@ -1,8 +1,9 @@
 """Figures of a ranking by confidence, written on groups of equal rank.
 
 A ranking is the mass Σ w and the loss Σ w ℓ of each group, from the least confident
-to the most. Samples of a group share its mean loss. The exact metrics group equal
-scores, the streaming ones the cells of their histogram; empty groups are allowed.
+to the most, in the last axis. Samples of a group share its mean loss. The exact metrics
+group equal scores, the streaming ones the cells of their histogram; empty groups are
+allowed.
 """
 
 from typing import Any, NamedTuple
@@ -20,44 +21,45 @@ class Ranking(NamedTuple):
 
     @property
     def n(self) -> Any:
-        return self.xp.sum(self.mass)
+        return self.xp.sum(self.mass, axis=-1)
 
     @property
     def before(self) -> Any:
         """The mass of the less confident groups."""
-        return self.xp.cumsum(self.mass) - self.mass
+        return self.xp.cumsum(self.mass, axis=-1) - self.mass
 
     def accepted(self) -> tuple[Any, Any]:
         """Returns the mass and the loss of what is as confident as a group or more,
         from the most confident group to the least.
         """
         flip, cumsum = self.xp.flip, self.xp.cumsum
-        return cumsum(flip(self.mass)), cumsum(flip(self.loss))
+        mass, loss = flip(self.mass, axis=-1), flip(self.loss, axis=-1)
+        return cumsum(mass, axis=-1), cumsum(loss, axis=-1)
 
     def aurc(self) -> Any:
         """(1/n) Σ α ℓ, α the harmonic weights' mean over the group's ranks."""
-        xp, n, before = self.xp, self.n, self.before
+        xp, n, before = self.xp, self.n[..., None], self.before
         # An empty group gets the α of one rank; its loss is 0.
         upto = before + xp.where(self.mass > 0, self.mass, 1.0)
         upto = xp.where(self.mass > 0, upto, xp.minimum(upto, n))
         before = xp.minimum(before, upto)
         alpha = mean_harmonic(n, before, upto, xp)
         weighted = xp.where(self.mass > 0, alpha * self.loss, 0.0)
-        return xp.sum(weighted) / xp.maximum(n, TINY)
+        return xp.sum(weighted, axis=-1) / xp.maximum(self.n, TINY)
 
     def augrc(self) -> Any:
         """(1/n²) Σ ℓ (mass below + half the group's own)."""
-        n = self.xp.maximum(self.n, TINY)
+        n = self.xp.maximum(self.n, TINY)[..., None]
         rank = (self.before + self.mass / 2) / n
-        return self.xp.sum(rank * (self.loss / n))
+        return self.xp.sum(rank * (self.loss / n), axis=-1)
 
     def failure_auroc(self) -> Any:
         """P(a right answer is surer than a wrong one), ties counting half."""
         xp = self.xp
         right = self.mass - self.loss
-        all_right, all_wrong = xp.sum(right), xp.sum(self.loss)
-        wrong_below = xp.cumsum(self.loss) - self.loss / 2
+        all_right, all_wrong = xp.sum(right, axis=-1), xp.sum(self.loss, axis=-1)
+        wrong_below = xp.cumsum(self.loss, axis=-1) - self.loss / 2
         both = (all_right > 0) & (all_wrong > 0)
-        share = wrong_below / xp.where(both, all_wrong, 1.0)
-        area = xp.sum(right * share) / xp.where(both, all_right, 1.0)
+        share = wrong_below / xp.where(both, all_wrong, 1.0)[..., None]
+        area = xp.sum(right * share, axis=-1) / xp.where(both, all_right, 1.0)
         return xp.where(both | (area != area), area, float("nan"))

@@ -37,14 +37,14 @@ def to_weight(sample_weight: Any, shape: tuple[int, ...]) -> Array | None:
 
 
 def to_counts(weight: Array | None, n: int) -> Array:
-    """Returns how many samples each one stands for, (n,).
+    """Returns how many samples each one stands for, (n,), or (..., n) as `weight`.
 
     The rule of the losses: weights that add up to less than the number of samples
     (normalised ones, say) are scaled up to it, so that only their ratios matter.
     """
     if weight is None:
         return np.ones(n)
-    return weight * max(1.0, n / weight.sum())
+    return weight * np.maximum(1.0, n / weight.sum(axis=-1, keepdims=True))
 
 
 def row_blocks(shape: tuple[int, ...]) -> list[slice]:

@@ -8,6 +8,7 @@ from keras_selcal import csf as csfs
 from keras_selcal._validation import check_number, refuse
 from keras_selcal.functional._ranking import Ranking
 from keras_selcal.functional._samples import Array, Samples
+from keras_selcal.functional._segments import Segments
 
 LOSSES = ("zero_one", "crossentropy", "brier")
 
@@ -48,15 +49,12 @@ def _ranked(
 
 def _ranking(ranks: Array, losses: Array, count: Array) -> Ranking:
     """Returns the groups of equal rank, from the least confident to the most."""
-    order = np.argsort(ranks)
-    ranks, count, losses = ranks[order], count[order], (losses * count)[order]
-    starts = np.flatnonzero(np.append(True, ranks[1:] != ranks[:-1]))
-    mass = np.add.reduceat(count, starts)
-    loss = np.add.reduceat(losses, starts)
-    if np.isnan(ranks[-1]):
-        # No rank, no figure: NaN sorts last.
+    groups = Segments.of(ranks)
+    loss = groups.sums(losses * count)
+    if np.isnan(ranks).any():
+        # No rank, no figure.
         loss = np.full_like(loss, np.nan)
-    return Ranking(mass, loss, np)
+    return Ranking(groups.sums(count), loss, np)
 
 
 def aurc(

@@ -60,36 +60,53 @@ def smooth_ece(
         residual *= samples.weight / samples.weight.sum()
     if np.isnan(residual).any():
         return float("nan")
-    spectrum = np.fft.rfft(_even(_on_grid(p, residual)))
-    frequency = np.pi * np.arange(len(spectrum))
+    return float(smooth_errors(p, residual[None], _STEPS, _HALVINGS)[0])
 
-    def error(sigma: float) -> float:
+
+def smooth_errors(p: Array, residual: Array, steps: int, halvings: int) -> Array:
+    """Returns smECE for each row of residuals.
+
+    Args:
+        p: confidences in [0, 1], (n,).
+        residual: w (p̂ − 1[ŷ = y]) / Σ w, (rows, n).
+        steps: of the grid on [0, 1].
+        halvings: of the bracket of σ, which is [0, 1] at first.
+    """
+    spectrum = np.fft.rfft(_even(_on_grid(p, residual, steps)))
+    frequency = np.pi * np.arange(steps + 1)
+
+    def error(sigma: Array) -> Array:
         # The transform of a Gaussian; period 2 makes it the reflected one.
-        smooth = np.fft.irfft(spectrum * np.exp(-0.5 * (frequency * sigma) ** 2))
-        curve = np.abs(smooth[: _STEPS + 1])
+        gaussian = np.exp(-0.5 * (frequency * sigma[:, None]) ** 2)
+        curve = np.abs(np.fft.irfft(spectrum * gaussian)[:, : steps + 1])
         # The mirror image doubles each residual, and it is spread over period 2.
-        return float(curve.sum() - (curve[0] + curve[-1]) / 2)
+        return np.asarray(curve.sum(axis=-1) - (curve[:, 0] + curve[:, -1]) / 2)
 
-    low, high = 0.0, 1.0
-    for _ in range(_HALVINGS):
+    low, high = np.zeros(len(residual)), np.ones(len(residual))
+    for _ in range(halvings):
         sigma = (low + high) / 2
-        low, high = (sigma, high) if error(sigma) > sigma else (low, sigma)
+        above = error(sigma) > sigma
+        low, high = np.where(above, sigma, low), np.where(above, high, sigma)
     return error(high)
 
 
-def _on_grid(p: Array, residual: Array) -> Array:
+def _on_grid(p: Array, residual: Array, steps: int) -> Array:
     """Returns the residuals shared out between the two nearest grid points."""
-    position = p * _STEPS
-    left = np.minimum(position.astype(np.intp), _STEPS - 1)
+    position = p * steps
+    left = np.minimum(position.astype(np.intp), steps - 1)
     share = position - left
-    grid = np.bincount(left, residual * (1 - share), _STEPS + 1)
-    return grid + np.bincount(left + 1, residual * share, _STEPS + 1)
+    shape = (len(residual), steps + 1)
+    size = shape[0] * shape[1]
+    index = (left + np.arange(0, size, steps + 1)[:, None]).reshape(-1)
+    grid = np.bincount(index, (residual * (1 - share)).reshape(-1), size)
+    grid += np.bincount(index + 1, (residual * share).reshape(-1), size)
+    return grid.reshape(shape)
 
 
 def _even(grid: Array) -> Array:
-    """Returns one period of the grid mirrored at both ends."""
+    """Returns one period of each row mirrored at both ends."""
     ends = np.zeros_like(grid)
     # A point on the mirror coincides with its image and counts twice.
-    ends[0], ends[-1] = grid[0], grid[-1]
+    ends[:, 0], ends[:, -1] = grid[:, 0], grid[:, -1]
     doubled = grid + ends
-    return np.concatenate([doubled, doubled[-2:0:-1]])
+    return np.concatenate([doubled, doubled[:, -2:0:-1]], axis=-1)

@@ -1,0 +1,39 @@
+"""Sums over samples that share a key: a score, a bin, a loss."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_selcal.functional._samples import Array
+
+
+class Segments(NamedTuple):
+    """Samples in rising order of a key, and where each key's run begins.
+
+    Attributes:
+        order: the samples' indices in rising order of the key, (n,).
+        starts: where a segment begins in that order, (segments,).
+    """
+
+    order: Array
+    starts: Array
+
+    @classmethod
+    def of(cls, keys: Array) -> "Segments":
+        """One segment for each key that occurs."""
+        order = np.argsort(keys)
+        ranked = keys[order]
+        starts = np.flatnonzero(np.append(True, ranked[1:] != ranked[:-1]))
+        return cls(order, starts)
+
+    def sums(self, values: Array) -> Array:
+        """Returns the sums of values (..., n) over each segment, (..., segments)."""
+        return np.add.reduceat(values[..., self.order], self.starts, axis=-1)
+
+    def merged(self, values: Array) -> "Segments":
+        """Joins neighbouring segments whose samples all have one and the same value."""
+        ranked = values[self.order]
+        least = np.minimum.reduceat(ranked, self.starts)
+        most = np.maximum.reduceat(ranked, self.starts)
+        same = (least[1:] == most[:-1]) & (most[1:] == least[:-1])
+        return self._replace(starts=self.starts[np.append(True, ~same)])
