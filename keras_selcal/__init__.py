@@ -1,6 +1,6 @@
 """Calibrated probabilities and the right to abstain, for Keras 3."""
 
-from keras_selcal import calibrators, csf, functional, losses, selective
+from keras_selcal import calibrators, csf, functional, losses, metrics, selective
 from keras_selcal.calibrators import (
     DirichletCalibration,
     HistogramBinning,
@@ -19,15 +19,34 @@ from keras_selcal.losses import (
     KDECrossentropy,
     ReweightedLoss,
 )
+from keras_selcal.metrics import (
+    AUGRC,
+    AURC,
+    BrierScore,
+    ClasswiseCalibrationError,
+    CoverageAtRisk,
+    ExcessAURC,
+    ExpectedCalibrationError,
+    FailureAUROC,
+    RiskAtCoverage,
+)
 from keras_selcal.selective import SelectiveClassifier, select_threshold
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AUGRC",
+    "AURC",
     "AULoss",
     "AURCLoss",
+    "BrierScore",
+    "ClasswiseCalibrationError",
+    "CoverageAtRisk",
     "DirichletCalibration",
     "DualFocalLoss",
+    "ExcessAURC",
+    "ExpectedCalibrationError",
+    "FailureAUROC",
     "FocalLoss",
     "HistogramBinning",
     "InverseFocalLoss",
@@ -36,6 +55,7 @@ __all__ = [
     "MetaAcc",
     "MetaMis",
     "ReweightedLoss",
+    "RiskAtCoverage",
     "SelectiveClassifier",
     "TemperatureScaling",
     "VectorScaling",
@@ -44,6 +64,7 @@ __all__ = [
     "csf",
     "functional",
     "losses",
+    "metrics",
     "select_threshold",
     "selective",
 ]

@@ -7,6 +7,7 @@ from samples, the streaming ones from their state.
 from typing import Any
 
 import numpy as np
+from keras import ops
 
 from keras_selcal._ops import TINY
 from keras_selcal._validation import check_choice, check_count, refuse
@@ -91,19 +92,50 @@ def run_sums(
         num_bins: M.
     """
     cuts = run_cuts(total[:, None], num_bins, np)
-    at = on_chain(cuts, position, height, total)
+    start = np.cumsum(total) - total
+    at = np.interp(
+        cuts + start[:, None], np.append(0.0, position), np.append(0.0, height)
+    )
     return np.diff(at, axis=-1), np.diff(cuts, axis=-1)
 
 
-def on_chain(x: Array, position: Array, height: Array, total: Array) -> Array:
-    """Returns the heights at x, (rows, m), of one curve for all rows, row after row.
+def cell_sums(gap: Any, mass: Any, num_bins: int) -> tuple[Any, Any]:
+    """Returns gap and mass of M runs of near-equal mass, for each row of a histogram.
 
-    Each row's x counts from its own start, `total` being the lengths of the rows.
+    What `run_sums` does, in `keras.ops`: a cell across a cut is shared out.
+
+    Args:
+        gap: Σ w (p − y) of each cell, (rows, cells).
+        mass: Σ w of each cell, (rows, cells), every row of the same total.
+        num_bins: M.
     """
-    start = np.cumsum(total) - total
-    return np.interp(
-        x + start[:, None], np.append(0.0, position), np.append(0.0, height)
+    rows, num_cells = mass.shape
+    upto, height = (ops.cumsum(sums, axis=-1) for sums in (mass, gap))
+    cuts = run_cuts(upto[0, -1], num_bins, ops)
+    # A cell ends at or before cut j where at most j cuts lie below its end; counting
+    # the ends by that number finds all cuts at once.
+    below = ops.searchsorted(cuts, ops.reshape(upto, (-1,)), side="left")
+    below = ops.minimum(ops.cast(below, "int32"), num_bins)
+    row = np.repeat(np.arange(rows, dtype="int32"), num_cells) * (num_bins + 1)
+    ends = ops.segment_sum(
+        ops.ones_like(below), below + row, num_segments=rows * (num_bins + 1)
     )
+    before = ops.cumsum(ops.reshape(ends, (rows, num_bins + 1)), axis=-1)
+    before = ops.cast(before, "int32")
+
+    def at(values: Any, index: Any) -> Any:
+        return ops.take_along_axis(values, ops.minimum(index, num_cells - 1), axis=-1)
+
+    def ended(values: Any) -> Any:
+        return ops.where(before > 0, at(values, ops.maximum(before - 1, 0)), 0.0)
+
+    # Where all cells end before a cut, nothing is left to share out.
+    cut_mass = ops.where(before < num_cells, at(mass, before), 0.0)
+    share = (cuts - ended(upto)) / ops.where(cut_mass > 0, cut_mass, 1.0)
+    share = ops.where(cut_mass > 0, ops.clip(share, 0.0, 1.0), 0.0)
+    curve = ended(height) + share * at(gap, before)
+    runs = ops.broadcast_to(cuts[1:] - cuts[:-1], (rows, num_bins))
+    return curve[:, 1:] - curve[:, :-1], runs
 
 
 def interpolated_edges(p: Array, num_bins: int) -> Array:

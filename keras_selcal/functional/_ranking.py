@@ -63,3 +63,29 @@ class Ranking(NamedTuple):
         share = wrong_below / xp.where(both, all_wrong, 1.0)[..., None]
         area = xp.sum(right * share, axis=-1) / xp.where(both, all_right, 1.0)
         return xp.where(both | (area != area), area, float("nan"))
+
+    def risk_at(self, coverage: float) -> Any:
+        """Mean loss of the surest share κ; the group at the cut enters in part."""
+        xp = self.xp
+        mass, _ = self.accepted()
+        wanted = coverage * mass[..., -1:]
+        own = xp.flip(self.mass, axis=-1)
+        share = (wanted - (mass - own)) / xp.where(own > 0, own, 1.0)
+        loss = xp.flip(self.loss, axis=-1)
+        # An infinite loss that is not accepted does not count; NaN always does.
+        accepted = xp.where(
+            (share > 0) | (loss != loss), xp.minimum(share, 1.0) * loss, 0.0
+        )
+        return xp.sum(accepted, axis=-1) / xp.maximum(wanted[..., 0], TINY)
+
+    def coverage_at(self, risk: float) -> Any:
+        """Largest coverage of a mean loss of at most r; whole groups only."""
+        xp = self.xp
+        mass, loss = self.accepted()
+        # A hair of slack: r·mass may round to just below a loss that equals it.
+        slack = 1e-12 if "64" in str(self.mass.dtype) else 1e-6
+        kept = loss <= risk * mass * (1 + slack)
+        n = mass[..., -1]
+        coverage = xp.max(xp.where(kept, mass, 0.0), axis=-1) / xp.maximum(n, TINY)
+        total = loss[..., -1]
+        return xp.where(total == total, coverage, float("nan"))
