@@ -1,6 +1,14 @@
 """Calibrated probabilities and the right to abstain, for Keras 3."""
 
-from keras_selcal import calibrators, csf, functional, losses, metrics, selective
+from keras_selcal import (
+    calibrators,
+    csf,
+    functional,
+    losses,
+    metrics,
+    report,
+    selective,
+)
 from keras_selcal.calibrators import (
     DirichletCalibration,
     HistogramBinning,
@@ -30,6 +38,7 @@ from keras_selcal.metrics import (
     FailureAUROC,
     RiskAtCoverage,
 )
+from keras_selcal.report import CalibrationReport
 from keras_selcal.selective import SelectiveClassifier, select_threshold
 
 __version__ = "0.1.0"
@@ -40,6 +49,7 @@ __all__ = [
     "AULoss",
     "AURCLoss",
     "BrierScore",
+    "CalibrationReport",
     "ClasswiseCalibrationError",
     "CoverageAtRisk",
     "DirichletCalibration",
@@ -65,6 +75,7 @@ __all__ = [
     "functional",
     "losses",
     "metrics",
+    "report",
     "select_threshold",
     "selective",
 ]

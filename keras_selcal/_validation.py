@@ -1,5 +1,6 @@
 """Argument checks: each error names the argument, what came and what is allowed."""
 
+import math
 from collections.abc import Collection
 from typing import Any, NoReturn, TypeVar
 
@@ -22,7 +23,7 @@ def check_number(
 ) -> float:
     """Returns `value` as a float inside the given bounds; NaN is in none."""
     try:
-        number = float(value)
+        number = math.nan if isinstance(value, (bool, str)) else float(value)
     except (TypeError, ValueError):
         refuse(argument, value, allowed)
     inside = (
@@ -31,16 +32,21 @@ def check_number(
         and (least is None or number >= least)
         and (most is None or number <= most)
     )
-    if isinstance(value, bool) or not inside:
+    if not inside:
         refuse(argument, value, allowed)
     return number
 
 
 def check_count(argument: str, value: Any, least: int = 1) -> int:
     """Returns `value` as an int of at least `least`."""
-    if isinstance(value, bool) or int(value) != value or value < least:
-        refuse(argument, value, f"an integer of at least {least}")
-    return int(value)
+    allowed = f"an integer of at least {least}"
+    try:
+        count = int(value)
+    except (OverflowError, TypeError, ValueError):
+        refuse(argument, value, allowed)
+    if isinstance(value, bool) or count != value or count < least:
+        refuse(argument, value, allowed)
+    return count
 
 
 def check_choice(argument: str, value: T, choices: Collection[T]) -> T:

@@ -23,17 +23,16 @@ class Segments(NamedTuple):
         """One segment for each key that occurs."""
         order = np.argsort(keys)
         ranked = keys[order]
-        starts = np.flatnonzero(np.append(True, ranked[1:] != ranked[:-1]))
-        return cls(order, starts)
+        starts = np.ones(len(keys), bool)
+        np.not_equal(ranked[1:], ranked[:-1], out=starts[1:])
+        return cls(order, np.flatnonzero(starts))
 
     def sums(self, values: Array) -> Array:
         """Returns the sums of values (..., n) over each segment, (..., segments)."""
         return np.add.reduceat(values[..., self.order], self.starts, axis=-1)
 
-    def merged(self, values: Array) -> "Segments":
-        """Joins neighbouring segments whose samples all have one and the same value."""
-        ranked = values[self.order]
-        least = np.minimum.reduceat(ranked, self.starts)
-        most = np.maximum.reduceat(ranked, self.starts)
-        same = (least[1:] == most[:-1]) & (most[1:] == least[:-1])
-        return self._replace(starts=self.starts[np.append(True, ~same)])
+    def merged(self, alike: Array) -> "Segments":
+        """Joins neighbouring segments of which all samples are `alike`, (n,)."""
+        whole = np.logical_and.reduceat(alike[self.order], self.starts)
+        joined = whole[1:] & whole[:-1]
+        return self._replace(starts=self.starts[np.append(True, ~joined)])
