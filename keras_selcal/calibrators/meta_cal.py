@@ -203,10 +203,10 @@ class MetaAcc(MetaCalibrator):
 
     The samples that are answered have the given accuracy. The bag, sorted by entropy,
     is cut into 20 bins of equal mass; l relates the mean entropy of each bin to the
-    accuracy of all bins up to it. The bag is a tenth of the samples, at most 500 or as
-    many as hold 10 errors at the target accuracy. Rejected samples get the uniform
-    vector; `accepts(logits)` tells which they are, for the uniform vector's largest
-    entry means nothing. Needs scikit-learn.
+    accuracy of all bins up to its end, which errs on the side of accuracy. The bag is
+    a tenth of the samples, at most 500 or as many as hold 10 errors at the target
+    accuracy. Rejected samples get the uniform vector; `accepts(logits)` tells which
+    they are, for the uniform vector's largest entry means nothing. Needs scikit-learn.
 
     Args:
         accuracy: the target in (0, 1]. One that the bag does not reach, or that the

@@ -1,0 +1,521 @@
+"""Thresholds, their guarantee, and classifiers that abstain."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from backends import numpy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import layers, ops
+from reference import score, softmax
+from scipy.stats import beta, binom
+
+import keras_selcal
+from keras_selcal import MetaMis, SelectiveClassifier, TemperatureScaling
+from keras_selcal.selective import (
+    ABSTAINED,
+    SelectionLayer,
+    SelectivePrediction,
+    risk_bound,
+    select_threshold,
+)
+
+
+@pytest.mark.parametrize("n", [1, 2, 50, 10_000])
+@pytest.mark.parametrize("delta", [1e-6, 0.01, 0.05, 0.5])
+def test_risk_bound_is_clopper_pearson(n, delta):
+    for errors in {0, min(1, n - 1), n // 20, n // 2, n - 1}:
+        ours = risk_bound(errors, n, delta)
+        expected = beta.ppf(1 - delta, errors + 1, n - errors)
+        assert ours == pytest.approx(expected, rel=1e-9)
+        assert binom.cdf(errors, n, ours) == pytest.approx(delta, rel=1e-6)
+    assert risk_bound(n, n, delta) == 1.0
+    assert risk_bound(0, n, delta) == pytest.approx(1 - delta ** (1 / n), rel=1e-9)
+    assert risk_bound(0, 0, delta) == 1.0
+
+
+def by_exhaustion(s, right, accept):
+    """The lowest of the scores whose accepted samples satisfy `accept`."""
+    fitting = [t for t in np.unique(s) if accept(right[s >= t])]
+    return fitting[0] if fitting else None
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+    n=st.integers(1, 60),
+    levels=st.sampled_from([1, 3, 1000]),
+    target=st.floats(0.01, 1.0),
+    seed=st.integers(0, 10**6),
+)
+def test_empirical_thresholds(n, levels, target, seed):
+    rng = np.random.default_rng(seed)
+    s, right = rng.integers(0, levels, n) / levels, rng.random(n) < 0.7
+    ours = select_threshold(s, right, coverage=target)
+    enough = [t for t in np.unique(s) if (s >= t).mean() >= target - 1e-12]
+    assert ours == max(enough)
+    expected = by_exhaustion(s, right, lambda r: (~r).mean() <= target)
+    if expected is None:
+        with pytest.raises(ValueError, match="No threshold has a risk"):
+            select_threshold(s, right, risk=target)
+    else:
+        assert select_threshold(s, right, risk=target) == expected
+
+
+def test_thresholds_in_closed_form():
+    s = np.array([0.1, 0.9, 0.9, 0.5])
+    right = np.array([0, 1, 1, 1])
+    assert select_threshold(s, right, coverage=0.25) == 0.9  # ties are not split
+    assert select_threshold(s, right, coverage=0.75) == 0.5
+    assert select_threshold(s, right, coverage=1.0) == 0.1
+    assert select_threshold(s, right, risk=0.0) == 0.5
+    assert select_threshold(s, right, risk=0.25) == 0.1
+    assert select_threshold(ops.convert_to_tensor(s), right, risk=0.25) <= 0.1 + 1e-6
+    # 0.3·10 is not 3 in floating point.
+    assert select_threshold(np.arange(10.0), np.ones(10), coverage=0.3) == 7.0
+    # Without errors all n samples pass where (1 − r)^n ≤ δ.
+    n, delta = 1000, 0.05
+    r = 1 - delta ** (1 / n)
+    s, right = np.arange(float(n)), np.ones(n)
+    assert select_threshold(s, right, risk=r * (1 + 1e-9), delta=delta) == 0.0
+    with pytest.raises(ValueError, match=r"takes at least 1011 accepted samples"):
+        select_threshold(s, right, risk=r * 0.99, delta=delta)
+    assert select_threshold(s, 1 - right, risk=1.0, delta=delta) == 0.0
+    with pytest.raises(ValueError, match=r"takes at least inf"):
+        select_threshold(s, right, risk=0.0, delta=delta)
+    with pytest.raises(ValueError, match=r"goes down to 0\.5"):
+        select_threshold(s, np.arange(n) % 2, risk=0.4, delta=delta)
+
+
+def test_never_accepted_scores():
+    s = np.array([0.9, -math.inf, 0.5, -math.inf])
+    assert select_threshold(s, np.ones(4), coverage=0.5) == 0.5
+    with pytest.raises(ValueError, match="2 of 4 samples"):
+        select_threshold(s, np.ones(4), coverage=0.75)
+    assert select_threshold(s, np.array([1, 0, 1, 0]), risk=0.0) == 0.5
+    with pytest.raises(ValueError, match="No threshold"):
+        select_threshold(np.full(3, -math.inf), np.ones(3), risk=0.5, delta=0.1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({}, "coverage"),
+        ({"coverage": 0.5, "risk": 0.1}, "coverage"),
+        ({"coverage": 0.5, "delta": 0.1}, "delta"),
+        ({"coverage": 0.0}, "coverage"),
+        ({"coverage": 1.1}, "coverage"),
+        ({"coverage": math.nan}, "coverage"),
+        ({"risk": -0.1}, "risk"),
+        ({"risk": 0.1, "delta": 0.0}, "delta"),
+        ({"risk": 0.1, "delta": 1.0}, "delta"),
+        ({"scores": np.array([0.5, math.nan]), "coverage": 0.5}, "scores"),
+        ({"scores": np.array([0.5, math.inf]), "coverage": 0.5}, "scores"),
+        ({"scores": np.zeros(3), "coverage": 0.5}, "scores"),
+        ({"scores": np.zeros(0), "correct": np.zeros(0), "coverage": 0.5}, "scores"),
+        ({"correct": np.array([0.5, 1.0]), "coverage": 0.5}, "correct"),
+    ],
+)
+def test_select_threshold_refuses(arguments, named):
+    arguments = {
+        "scores": np.array([0.1, 0.2]),
+        "correct": np.array([True, False]),
+        **arguments,
+    }
+    with pytest.raises(ValueError, match=f"`{named}` must be"):
+        select_threshold(**arguments)
+
+
+# Selective risks r(c) at coverage c, and the risk at a score s = 1 − c, (c r)′.
+CURVES = {
+    "linear": (lambda c: c / 2, lambda s: 1 - s, 0.2),
+    "steep": (lambda c: c**8 / 15, lambda s: 9 / 15 * (1 - s) ** 8, 0.02),
+    "flat, then steep": (
+        lambda c: 0.01 + c**8 / 15,
+        lambda s: 0.01 + 9 / 15 * (1 - s) ** 8,
+        0.03,
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("curve", "draws"), [("linear", 1000), ("steep", 300), ("flat, then steep", 300)]
+)
+def test_guarantee_by_simulation(curve, draws):
+    selective_risk, risk_at, risk = CURVES[curve]
+    rng = np.random.default_rng(0)
+    n, delta = 2000, 0.1
+    exceeded, coverages = 0, []
+    for _ in range(draws):
+        s = rng.random(n)
+        try:
+            t = select_threshold(s, rng.random(n) >= risk_at(s), risk=risk, delta=delta)
+        except ValueError:
+            t = 1.0
+        exceeded += selective_risk(1 - t) > risk
+        coverages.append(1 - t)
+    assert exceeded <= binom.ppf(0.999, draws, delta)
+    assert exceeded > 0  # or it would give coverage away
+    assert np.mean(coverages) > 0.3
+
+
+@pytest.mark.parametrize("delta", [0.05, 0.1])
+def test_guaranteed_coverage_is_near_the_best(delta):
+    selective_risk, risk_at, risk = CURVES["steep"]
+    c = np.linspace(0.001, 1, 10_000)
+    best = c[selective_risk(c) <= risk].max()
+    rng = np.random.default_rng(0)
+    lost = []
+    for _ in range(50):
+        s = rng.random(10_000)
+        right = rng.random(10_000) >= risk_at(s)
+        lost.append(best - 1 + select_threshold(s, right, risk=risk, delta=delta))
+    assert 0 < np.mean(lost) < 0.02
+
+
+def test_guaranteed_coverage_beats_a_union_over_a_binary_search():
+    rng = np.random.default_rng(1)
+    n, risk, delta = 10_000, 0.1, 0.05
+    for _ in range(5):
+        s = rng.random(n)
+        right = rng.random(n) < 0.6 + 0.4 * s
+        t = select_threshold(s, right, risk=risk, delta=delta)
+        errors = np.cumsum(~right[np.argsort(-s)])
+        m = np.arange(1, n + 1)
+
+        def coverage(level, m=m, errors=errors):
+            bounds = beta.ppf(1 - level, errors + 1, m - errors)
+            return m[bounds <= risk].max() / n
+
+        ours = (s >= t).mean()
+        assert coverage(delta / 14) - 0.01 <= ours <= coverage(delta)
+
+
+# Classifiers
+
+
+def draw(n=600, k=3, seed=0):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, k, n)
+    x = 2 * np.eye(k)[y] + rng.normal(size=(n, k))
+    return x.astype("float32"), y
+
+
+def logits_model(k=3, last=layers.Identity):
+    return keras.Sequential([keras.Input((k,)), last()])
+
+
+@pytest.mark.parametrize("csf", ["msp", "margin", "neg_entropy"])
+def test_fit_predict_evaluate(csf):
+    x, y = draw()
+    classifier = SelectiveClassifier(logits_model(), csf=csf)
+    assert classifier.threshold is None
+    assert classifier.fit(x, y, coverage=0.7, verbose=0) is classifier
+    s = score(softmax(x), csf)
+    assert classifier.threshold == pytest.approx(np.sort(s)[::-1][419], abs=1e-5)
+    test_x, test_y = draw(seed=1)
+    prediction = classifier.predict(test_x, verbose=0)
+    assert isinstance(prediction, SelectivePrediction)
+    labels, accepted, confidence = prediction
+    s = score(softmax(test_x), csf)
+    np.testing.assert_allclose(confidence, s, atol=1e-5)
+    np.testing.assert_array_equal(accepted, confidence >= classifier.threshold)
+    assert accepted.dtype == bool
+    np.testing.assert_array_equal(labels[accepted], test_x.argmax(-1)[accepted])
+    assert (labels[~accepted] == ABSTAINED).all()
+    assert 0 < accepted.sum() < 600
+    figures = classifier.evaluate(test_x, test_y, verbose=0)
+    right = test_x.argmax(-1) == test_y
+    assert figures == pytest.approx(
+        {
+            "coverage": accepted.mean(),
+            "selective_risk": 1 - right[accepted].mean(),
+            "selective_risk_bound": risk_bound(
+                int((~right[accepted]).sum()), int(accepted.sum()), 0.05
+            ),
+            "accuracy": right.mean(),
+        }
+    )
+
+
+def test_coverage_on_the_fitting_data_is_exact():
+    x, y = draw()
+    classifier = SelectiveClassifier(logits_model()).fit(x, y, coverage=0.5, verbose=0)
+    assert classifier.predict(x, verbose=0).accepted.sum() == 300
+    # In batches of one, rounding may differ; the margin absorbs it.
+    accepted = classifier.predict(x[:50], batch_size=1, verbose=0).accepted
+    np.testing.assert_array_equal(accepted, classifier.predict(x, verbose=0)[1][:50])
+
+
+def test_risk_targets_and_delta():
+    x, y = draw(n=2000)
+    classifier = SelectiveClassifier(logits_model())
+    plain = classifier.fit(x, y, risk=0.1, verbose=0).threshold
+    sure = classifier.fit(x, y, risk=0.1, delta=0.01, verbose=0).threshold
+    assert sure > plain
+    test_x, test_y = draw(n=2000, seed=1)
+    of_fit = classifier.evaluate(test_x, test_y, verbose=0)
+    looser = classifier.evaluate(test_x, test_y, delta=0.5, verbose=0)
+    assert of_fit["selective_risk_bound"] > looser["selective_risk_bound"]
+    assert looser["selective_risk_bound"] > looser["selective_risk"]
+
+
+def test_probabilities_and_logits_agree():
+    x, y = draw()
+    test_x = draw(seed=1)[0]
+    for make in (lambda: None, TemperatureScaling):
+        given = [
+            SelectiveClassifier(logits_model(last=last), calibrator=make()).fit(
+                x, y, coverage=0.6, verbose=0
+            )
+            for last in (layers.Identity, layers.Softmax)
+        ]
+        assert [c.from_logits for c in given] == [True, False]
+        logits, probabilities = (c.predict(test_x, verbose=0) for c in given)
+        np.testing.assert_allclose(logits[2], probabilities[2], atol=1e-5)
+        np.testing.assert_array_equal(logits[0], probabilities[0])
+    with pytest.raises(ValueError, match="`from_logits` must be True"):
+        SelectiveClassifier(logits_model(), from_logits=False).fit(
+            x, y, coverage=0.6, verbose=0
+        )
+
+
+def test_calibrator_fitted_and_not():
+    x, y = draw(n=1000)
+    calibrator = TemperatureScaling()
+    classifier = SelectiveClassifier(3 * logits_model_as_fn(), calibrator=calibrator)
+    classifier.fit(x, y, coverage=0.6, verbose=0)
+    expected = TemperatureScaling().fit(3 * x[::2], y[::2]).temperature
+    assert classifier.calibrator.temperature == pytest.approx(expected, rel=1e-5)
+    assert not calibrator.fitted
+    p = classifier.predict_probabilities(x[:9], verbose=0)
+    np.testing.assert_allclose(p, softmax(3 * x[:9] / expected), atol=1e-5)
+    s = softmax(3 * x[1::2] / expected).max(-1)
+    assert classifier.threshold == pytest.approx(np.sort(s)[::-1][299], abs=1e-5)
+    # A fitted one is left as it is and all samples select the threshold.
+    calibrator = TemperatureScaling().fit(x, y)
+    before = calibrator.temperature
+    classifier = SelectiveClassifier(logits_model(), calibrator=calibrator)
+    classifier.fit(x, y, coverage=0.6, verbose=0)
+    assert classifier.calibrator is calibrator
+    assert calibrator.temperature == before
+
+
+def logits_model_as_fn():
+    """Makes `3 * logits_model_as_fn()` a model whose logits are 3 x."""
+
+    class Scaled:
+        def __rmul__(self, factor):
+            return keras.Sequential(
+                [keras.Input((3,)), layers.Rescaling(float(factor))]
+            )
+
+    return Scaled()
+
+
+def test_what_a_calibrator_rejects_is_never_accepted():
+    x, y = draw(n=3000)
+    calibrator = MetaMis(0.2).fit(x, y)
+    answered = numpy(calibrator.accepts(x))
+    assert 0.3 < answered.mean() < 0.9
+    classifier = SelectiveClassifier(logits_model(), calibrator=calibrator)
+    with pytest.raises(ValueError, match="No threshold accepts a share"):
+        classifier.fit(x, y, coverage=1.0, verbose=0)
+    assert classifier.threshold is None
+    classifier.fit(x, y, risk=1.0, verbose=0)
+    test_x, test_y = draw(n=3000, seed=1)
+    labels, accepted, _ = classifier.predict(test_x, verbose=0)
+    rejected = ~numpy(calibrator.accepts(test_x))
+    assert not accepted[rejected].any()
+    assert (labels[rejected] == ABSTAINED).all()
+    figures = classifier.evaluate(test_x, test_y, verbose=0)
+    assert figures["accuracy"] == pytest.approx((test_x.argmax(-1) == test_y).mean())
+
+
+def test_evaluating_on_the_fitting_data_warns():
+    x, y = draw()
+    classifier = SelectiveClassifier(logits_model()).fit(x, y, coverage=0.7, verbose=0)
+    for same_x, same_y in ((x, y), (x.copy(), y.copy()), (x.copy(), np.eye(3)[y])):
+        with pytest.warns(UserWarning, match="evaluated on the data"):
+            classifier.evaluate(same_x, same_y, verbose=0)
+    other = x.copy()
+    other[0, 0] += 1e-3
+    classifier.evaluate(other, y, verbose=0)  # a warning would be an error
+    batches = [(x[i : i + 100], y[i : i + 100]) for i in range(0, 600, 100)]
+    classifier.fit(iter(batches), coverage=0.7, verbose=0)
+    with pytest.warns(UserWarning, match="evaluated on the data"):
+        classifier.evaluate(iter(batches[::-1]), verbose=0)
+    classifier.evaluate(iter(batches[1:]), verbose=0)
+
+
+def test_a_failed_fit_changes_nothing():
+    x, y = draw()
+    classifier = SelectiveClassifier(logits_model(), calibrator=TemperatureScaling())
+    classifier.fit(x, y, coverage=0.7, verbose=0)
+    threshold, calibrator = classifier.threshold, classifier.calibrator
+    for bad_x, bad_y, target in (
+        (x, y, {}),
+        (x, y + 5, {"coverage": 0.5}),
+        (x * math.nan, y, {"coverage": 0.5}),
+        (x, (x.argmax(-1) + 1) % 3, {"risk": 0.01, "delta": 0.01}),
+    ):
+        with pytest.raises(ValueError):
+            classifier.fit(bad_x, bad_y, **target, verbose=0)
+        assert classifier.threshold == threshold
+        assert classifier.calibrator is calibrator
+
+
+def test_nothing_accepted():
+    x, y = draw()
+    classifier = SelectiveClassifier(logits_model()).fit(x, y, coverage=0.01, verbose=0)
+    figures = classifier.evaluate(np.zeros_like(x[:5]), y[:5], verbose=0)
+    assert figures["coverage"] == 0
+    assert math.isnan(figures["selective_risk"])
+    assert figures["selective_risk_bound"] == 1
+
+
+def test_pixels():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(20, 4, 5, 3)).astype("float32")
+    y = rng.integers(0, 3, (20, 4, 5))
+    model = keras.Sequential([keras.Input((4, 5, 3)), layers.Identity()])
+    classifier = SelectiveClassifier(model).fit(x, y, coverage=0.5, verbose=0)
+    prediction = classifier.predict(x, verbose=0)
+    assert prediction.labels.shape == (20, 4, 5)
+    assert prediction.accepted.mean() == 0.5
+
+
+def test_refusals(tmp_path):
+    with pytest.raises(ValueError, match="`model` must be"):
+        SelectiveClassifier("resnet")
+    with pytest.raises(ValueError, match="`calibrator` must be"):
+        SelectiveClassifier(logits_model(), calibrator="ts")
+    classifier = SelectiveClassifier(logits_model())
+    for call in (
+        lambda: classifier.predict(np.eye(3), verbose=0),
+        lambda: classifier.evaluate(np.eye(3), np.arange(3), verbose=0),
+        lambda: classifier.save(tmp_path / "a.keras"),
+    ):
+        with pytest.raises(ValueError, match="call `fit`"):
+            call()
+    with pytest.raises(ValueError, match="`path` must be a path that ends"):
+        classifier.save(tmp_path / "a.h5")
+    logits_model().save(tmp_path / "other.keras")
+    with pytest.raises(ValueError, match="`path` must be a file saved by"):
+        SelectiveClassifier.load(tmp_path / "other.keras")
+
+
+# Saving
+
+
+@keras.saving.register_keras_serializable("test_selective")
+def collision(probabilities):
+    return ops.sum(probabilities**2, axis=-1)
+
+
+def network(k=3):
+    inputs = keras.Input((k,))
+    hidden = layers.Dense(k, activation="tanh", kernel_initializer="identity")(inputs)
+    outputs = layers.Dense(k, kernel_initializer=keras.initializers.Identity(4.0))
+    return keras.Model(inputs, outputs(hidden))
+
+
+@pytest.mark.parametrize("csf", ["neg_entropy", collision])
+@pytest.mark.parametrize("make", [lambda: None, TemperatureScaling])
+def test_save_and_load(csf, make, tmp_path):
+    x, y = draw()
+    classifier = SelectiveClassifier(network(), csf, make())
+    classifier.fit(x, y, risk=0.9, delta=0.2, verbose=0)
+    path = tmp_path / "classifier.keras"
+    classifier.save(path)
+    loaded = SelectiveClassifier.load(path)
+    assert loaded.threshold == classifier.threshold
+    assert loaded.csf.serialize() == classifier.csf.serialize()
+    assert type(loaded.calibrator) is type(classifier.calibrator)
+    ours, theirs = (c.predict(x, verbose=0) for c in (classifier, loaded))
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+    test_x, test_y = draw(seed=1)
+    assert loaded.evaluate(test_x, test_y, verbose=0) == pytest.approx(
+        classifier.evaluate(test_x, test_y, verbose=0)
+    )
+    loaded.fit(x, y, coverage=0.5, verbose=0)  # and is fitted again
+    assert loaded.predict(x, verbose=0).accepted.mean() >= 0.5
+
+
+def test_the_file_is_a_keras_model_that_decides(tmp_path):
+    x, y = draw()
+    classifier = SelectiveClassifier(network()).fit(x, y, coverage=0.5, verbose=0)
+    classifier.save(tmp_path / "classifier.keras")
+    model = keras.saving.load_model(tmp_path / "classifier.keras")
+    assert isinstance(model.layers[-1], SelectionLayer)
+    answer = model.predict(draw(seed=1)[0], verbose=0)
+    labels, accepted, confidence = classifier.predict(draw(seed=1)[0], verbose=0)
+    np.testing.assert_array_equal(answer["labels"], labels)
+    np.testing.assert_array_equal(answer["accepted"], accepted)
+    np.testing.assert_allclose(answer["confidence"], confidence, atol=1e-6)
+    np.testing.assert_allclose(answer["probabilities"].sum(-1), 1, atol=1e-5)
+
+
+LOAD = """
+import sys
+import keras
+import numpy as np
+from keras_selcal import SelectiveClassifier
+folder = sys.argv[1]
+data = np.load(folder + "/data.npz")
+classifier = SelectiveClassifier.load(folder + "/classifier.keras")
+labels, accepted, confidence = classifier.predict(data["x"], verbose=0)
+np.testing.assert_array_equal(labels, data["labels"])
+np.testing.assert_array_equal(accepted, data["accepted"])
+np.testing.assert_allclose(confidence, data["confidence"], atol=1e-5)
+assert abs(classifier.threshold - data["threshold"]) < 1e-9
+print(keras.backend.backend())
+"""
+
+
+def other_backends():
+    """Other backends: of this environment, and of the interpreters that
+    KERAS_SELCAL_PYTHONS names (JSON: backend to interpreter).
+    """
+    pythons = json.loads(os.environ.get("KERAS_SELCAL_PYTHONS", "{}"))
+    for backend in ("jax", "tensorflow", "torch"):
+        try:
+            __import__(backend)
+        except ImportError:
+            continue
+        pythons.setdefault(backend, sys.executable)
+    pythons.pop(keras.backend.backend(), None)
+    return pythons
+
+
+def test_saved_here_loaded_on_another_backend(tmp_path):
+    pythons = other_backends()
+    if not pythons:
+        pytest.skip("no other backend at hand: see KERAS_SELCAL_PYTHONS")
+    x, y = draw()
+    classifier = SelectiveClassifier(network(), "margin", TemperatureScaling())
+    classifier.fit(x, y, coverage=0.6, verbose=0)
+    classifier.save(tmp_path / "classifier.keras")
+    np.savez(
+        tmp_path / "data.npz",
+        x=x,
+        threshold=classifier.threshold,
+        **classifier.predict(x, verbose=0)._asdict(),
+    )
+    root = os.path.dirname(os.path.dirname(keras_selcal.__file__))
+    for backend, python in pythons.items():
+        result = subprocess.run(
+            [python, "-c", LOAD, str(tmp_path)],
+            env={**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": root},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == 0, result.stderr
+        assert result.stdout.strip().endswith(backend)
