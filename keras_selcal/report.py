@@ -253,10 +253,9 @@ class CalibrationReport(Mapping[str, Interval]):
 
     def _resample(self, bootstrap: int, seed: int) -> dict[str, Array]:
         """Returns the metrics of each resample, (bootstrap,)."""
-        defined = [name for name, value in self._values.items() if value == value]
         replicates = {name: np.full(bootstrap, np.nan) for name in self._values}
-        # Where nothing is defined, the predictions or the labels are not.
-        if bootstrap == 0 or not defined:
+        # A prediction or a label is NaN, and with it every metric.
+        if bootstrap == 0 or math.isnan(self._values["accuracy"]):
             return replicates
         resampled = Resampled(
             self._samples, self.csf, self.num_bins, self.coverages, self.risks
@@ -264,8 +263,8 @@ class CalibrationReport(Mapping[str, Interval]):
         start = 0
         for drawn in resample_counts(self._samples.n, bootstrap, seed):
             metrics = resampled.metrics(drawn)
-            for metric in defined:
-                replicates[metric][start : start + len(drawn)] = metrics[metric]
+            for metric, values in metrics.items():
+                replicates[metric][start : start + len(drawn)] = values
             start += len(drawn)
         return replicates
 

@@ -19,9 +19,11 @@ def sample_losses(samples: Samples, loss: Any) -> Array:
         if loss == "zero_one":
             return 1.0 - samples.correct
         if loss == "crossentropy":
-            return -samples.each(
+            losses = -samples.each(
                 lambda rows: samples.of_label(samples.log_p(rows), rows)
             )
+            # NaN in another class than the true one is no prediction either.
+            return np.where(np.isnan(samples.confidence), np.nan, losses)
         if loss == "brier":
             return samples.each(lambda rows: _squared_distance(samples, rows))
     listed = ", ".join(repr(name) for name in LOSSES)

@@ -1,0 +1,455 @@
+import json
+import math
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+from keras_selcal import CalibrationReport, _bootstrap, csf, functional
+from keras_selcal.functional._samples import Samples
+
+COVERAGES, RISKS = (0.3, 0.8, 1.0), (0.0, 0.2)
+RANKED = ("aurc", "excess_aurc", "augrc", "failure_auroc")
+# What is not exact on a resample, by how much.
+TOLERANCE = {"smooth_ece": 1e-5}
+
+
+def accuracy(y, p, from_logits=False, sample_weight=None):
+    top = p.argmax(-1)
+    right = y == top if y.ndim == 1 else np.take_along_axis(y, top[:, None], -1)[:, 0]
+    return np.average(right, weights=sample_weight)
+
+
+def reference(y, p, csf="msp", num_bins=15, **options):
+    """Every metric by its public function."""
+    bins, ranked = {**options, "num_bins": num_bins}, {**options, "csf": csf}
+    return {
+        "accuracy": accuracy(y, p, **options),
+        "nll": functional.nll(y, p, **options),
+        "brier": functional.brier(y, p, **options),
+        "ece": functional.ece(y, p, **bins),
+        "adaptive_ece": functional.ece(y, p, binning="adaptive", **bins),
+        "cwece": functional.cwece(y, p, **bins),
+        "smooth_ece": functional.smooth_ece(y, p, **options),
+        **{name: getattr(functional, name)(y, p, **ranked) for name in RANKED},
+        **{
+            f"risk_at_coverage_{c:g}": functional.risk_at_coverage(y, p, c, **ranked)
+            for c in COVERAGES
+        },
+        **{
+            f"coverage_at_risk_{r:g}": functional.coverage_at_risk(y, p, r, **ranked)
+            for r in RISKS
+        },
+    }
+
+
+def data(rng, n, k, kind="logits"):
+    """Labels, predictions and options of functional metrics."""
+    z = rng.normal(size=(n, k)) * 2
+    y = np.where(rng.random(n) < 0.6, z.argmax(-1), rng.integers(0, k, n))
+    if kind == "logits":
+        return y, z, {"from_logits": True}
+    if kind == "ties":
+        z = np.round(z)
+    p = np.exp(z) / np.exp(z).sum(-1, keepdims=True)
+    if kind == "saturated":
+        p = np.eye(k)[p.argmax(-1)]
+    if kind == "untrained":
+        p = np.full((n, k), 1 / k)
+    if kind == "float32":
+        p = p.astype("float32")
+    if kind == "soft":
+        y = rng.dirichlet(np.ones(k), n)
+    return y, p, {}
+
+
+def report_of(y, p, bootstrap=20, **options):
+    return CalibrationReport(
+        y, p, bootstrap=bootstrap, coverages=COVERAGES, risks=RISKS, **options
+    )
+
+
+def resampled(y, p, csf_name="msp", num_bins=15, from_logits=False, sample_weight=None):
+    samples = Samples.of(y, p, from_logits, sample_weight)
+    return _bootstrap.Resampled(samples, csf.get(csf_name), num_bins, COVERAGES, RISKS)
+
+
+def assert_same(got, want):
+    assert set(got) == set(want)
+    for name, value in want.items():
+        atol = TOLERANCE.get(name, 1e-12)
+        np.testing.assert_allclose(got[name], value, 1e-11, atol, err_msg=name)
+
+
+KINDS = ("logits", "ties", "saturated", "untrained", "float32", "soft")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_are_those_of_the_functions(rng, kind):
+    y, p, options = data(rng, 60, 20, kind)
+    for weight in (None, rng.random(60)):
+        options["sample_weight"] = weight
+        report = report_of(y, p, 0, csf="margin", num_bins=7, **options)
+        want = reference(y, p, "margin", 7, **options)
+        got = {name: interval.value for name, interval in report.items()}
+        assert list(got) == list(want)
+        np.testing.assert_array_equal(list(got.values()), list(want.values()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("n", "k", "num_bins"), [(1, 3, 15), (83, 2, 1), (150, 40, 15)]
+)
+def test_a_resample_is_a_sample_weight(rng, kind, n, k, num_bins):
+    y, p, options = data(rng, n, k, kind)
+    name = "neg_entropy" if k == 2 else "msp"
+    metrics = resampled(y, p, name, num_bins, **options)
+    drawn = next(_bootstrap.resample_counts(n, 3, seed=1))
+    got = metrics.metrics(drawn)
+    for row, count in enumerate(drawn):
+        want = reference(y, p, name, num_bins, sample_weight=count, **options)
+        assert_same({key: value[row] for key, value in got.items()}, want)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 50.0])
+def test_weights_are_drawn_with_their_samples(rng, scale):
+    y, p, options = data(rng, 70, 5, "ties")
+    weight = scale * rng.random(70)
+    weight[:5] = 0.0
+    p[:5] = np.nan
+    metrics = resampled(y, p, sample_weight=weight, **options)
+    y, p, weight = y[5:], p[5:], weight[5:]
+    drawn = next(_bootstrap.resample_counts(65, 2, seed=1))
+    got = metrics.metrics(drawn)
+    for row, count in enumerate(drawn):
+        index = np.repeat(np.arange(65), count)
+        want = reference(y[index], p[index], sample_weight=weight[index])
+        assert_same({key: value[row] for key, value in got.items()}, want)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(st.data())
+def test_a_resample_is_the_samples_drawn(drawing):
+    n, k = drawing.draw(st.integers(1, 6)), drawing.draw(st.integers(2, 4))
+    cells = st.lists(st.integers(0, 3), min_size=k, max_size=k)
+    p = np.array(drawing.draw(st.lists(cells, min_size=n, max_size=n)), "float64")
+    p[:, 0] += p.sum(-1) == 0
+    p /= p.sum(-1, keepdims=True)
+    indices = st.lists(st.integers(0, n - 1), min_size=n, max_size=n)
+    y = np.array(drawing.draw(indices)) % k
+    index = np.array(drawing.draw(indices))
+    got = resampled(y, p, num_bins=4).metrics(np.bincount(index, minlength=n)[None])
+    want = reference(y[index], p[index], num_bins=4)
+    assert_same({key: value[0] for key, value in got.items()}, want)
+
+
+def test_counts_are_multinomial_and_blocks_do_not_matter(monkeypatch):
+    n, num = 33, 4000
+    counts = np.concatenate(list(_bootstrap.resample_counts(n, num, seed=3)))
+    assert counts.shape == (num, n)
+    assert np.all(counts.sum(-1) == n)
+    assert abs(counts.var() - (1 - 1 / n)) < 0.02
+    assert np.all(np.abs(counts.mean(0) - 1) < 5 / math.sqrt(num))
+    monkeypatch.setattr(_bootstrap, "_MOST_COUNTS", 1)
+    again = np.concatenate(list(_bootstrap.resample_counts(n, 50, seed=3)))
+    np.testing.assert_array_equal(again, counts[:50])
+    other = np.concatenate(list(_bootstrap.resample_counts(n, 50, seed=4)))
+    assert not np.array_equal(again, other)
+
+
+def test_ends_are_percentiles_of_the_resamples(rng):
+    y, z, options = data(rng, 90, 4)
+    report = report_of(y, z, 57, confidence_level=0.8, seed=5, **options)
+    drawn = np.concatenate(list(_bootstrap.resample_counts(90, 57, seed=5)))
+    values = [functional.aurc(y, z, sample_weight=count, **options) for count in drawn]
+    low = np.quantile(values, 0.1, method="lower")
+    high = np.quantile(values, 0.9, method="higher")
+    np.testing.assert_allclose(report["aurc"][1:], (low, high), 1e-12)
+    assert low < report["aurc"].value < high
+    wide = report_of(y, z, 57, confidence_level=0.99, seed=5, **options)["aurc"]
+    assert (wide.low, wide.high) == pytest.approx((min(values), max(values)))
+
+
+def test_seed_decides(rng):
+    y, z, options = data(rng, 40, 3)
+    one, same, other = (report_of(y, z, seed=seed, **options) for seed in (0, 0, 1))
+    assert one == same
+    assert one["nll"] != other["nll"]
+    assert one["nll"].value == other["nll"].value
+
+
+def test_coverage_of_the_interval(monkeypatch):
+    # Data sets of a known accuracy and Brier score; the share of intervals that hold
+    # it has a standard error of 1.3 %. SmoothECE costs most and is not needed.
+    monkeypatch.setattr(functional, "smooth_ece", lambda *args, **options: 0.0)
+    monkeypatch.setattr(_bootstrap, "_SMOOTH_STEPS", 2)
+    monkeypatch.setattr(_bootstrap, "_SMOOTH_HALVINGS", 0)
+    trials = 300
+    rng = np.random.default_rng(0)
+    c = np.array([0.6, 0.9])
+    # P(right) = 0.7 whatever the confidence c.
+    brier = np.mean(2 * (0.7 * (1 - c) ** 2 + 0.3 * c**2))
+    truth = {"accuracy": 0.7, "brier": brier}
+    held = dict.fromkeys(truth, 0)
+    for trial in range(trials):
+        c = rng.choice([0.6, 0.9], 100)
+        p = np.stack([c, 1 - c], axis=-1)
+        y = (rng.random(100) >= 0.7).astype(int)
+        report = CalibrationReport(y, p, bootstrap=200, seed=trial)
+        for name in held:
+            held[name] += report[name].low <= truth[name] <= report[name].high
+    for name, count in held.items():
+        assert 0.9 <= count / trials <= 0.98, name
+
+
+def test_no_bootstrap_no_interval(rng):
+    y, z, options = data(rng, 30, 3)
+    report = report_of(y, z, 0, **options)
+    assert all(math.isnan(i.low) and math.isnan(i.high) for i in report.values())
+    assert "interval" not in str(report)
+    assert report.to_dict()["metrics"]["ece"]["low"] is None
+    comparison = report.compare(report)
+    assert math.isnan(comparison["ece"].low)
+    assert comparison.better("ece") is None
+    assert "interval" not in str(comparison)
+
+
+def test_one_sample():
+    report = CalibrationReport([1], [[0.25, 0.75]], bootstrap=5)
+    assert report["accuracy"] == (1.0, 1.0, 1.0)
+    assert report["ece"] == (0.25, 0.25, 0.25)
+    assert report["aurc"] == (0.0, 0.0, 0.0)
+    assert all(map(math.isnan, report["failure_auroc"]))
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_all_right_and_all_wrong(rng, right):
+    p = rng.dirichlet(np.ones(3), 20)
+    y = p.argmax(-1) if right else p.argmin(-1)
+    report = CalibrationReport(y, p, bootstrap=20)
+    assert report["accuracy"] == (float(right),) * 3
+    assert report["aurc"] == pytest.approx((1.0 - right,) * 3)
+    assert report["excess_aurc"] == pytest.approx((0.0,) * 3, abs=1e-8)
+    assert report["augrc"] == pytest.approx(((1.0 - right) / 2,) * 3)
+    assert report["coverage_at_risk_0.05"] == (float(right),) * 3
+    assert all(map(math.isnan, report["failure_auroc"]))
+    line = next(x for x in str(report).splitlines() if x.startswith("failure_auroc"))
+    assert line.split()[1:3] == ["–", "–"]
+
+
+def test_resamples_without_a_wrong_answer_are_left_out():
+    p = np.array([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.6, 0.4]])
+    report = CalibrationReport([0, 0, 0, 1], p, bootstrap=50)
+    assert report["failure_auroc"] == (1.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("from_logits", [False, True])
+def test_nan_gives_nan(rng, from_logits):
+    p = rng.dirichlet(np.ones(3), 20)
+    p[4, 1] = np.nan
+    report = report_of(rng.integers(0, 3, 20), p, from_logits=from_logits)
+    assert np.isnan(list(report.values())).all()
+    assert "nan" not in str(report)
+    part = {"value": None, "low": None, "high": None, "better": "lower"}
+    assert report.to_dict()["metrics"]["ece"] == part
+
+
+def test_label_that_is_no_class_gives_nan(rng):
+    report = report_of([0, 3, 1], rng.dirichlet(np.ones(3), 3))
+    assert np.isnan(list(report.values())).all()
+
+
+def test_score_that_is_nan_leaves_the_other_metrics(rng):
+    def broken(p):
+        return ops.where(p[..., 0] > 0.5, math.nan, p[..., 0])
+
+    y, p, _ = data(rng, 40, 3, "float32")
+    report = report_of(y, p, csf=broken)
+    plain = report_of(y, p)
+    assert np.isnan(report["aurc"]).all()
+    assert report["ece"] == plain["ece"]
+
+
+def test_infinite_loss():
+    p = np.array([[1.0, 0.0], [0.5, 0.5], [0.5, 0.5], [0.5, 0.5]])
+    report = CalibrationReport([1, 0, 0, 0], p, bootstrap=200)
+    assert report["nll"] == (math.inf, math.log(2), math.inf)
+    assert report.to_dict()["metrics"]["nll"]["value"] is None
+    with np.errstate(all="raise"):
+        assert "inf" in str(report)
+    assert math.isnan(report.compare(report)["nll"].value)
+
+
+def test_tensors_and_leading_dimensions(rng):
+    y, p, _ = data(rng, 24, 3, "float32")
+    tensors = report_of(
+        ops.convert_to_tensor(y.reshape(4, 6)),
+        ops.convert_to_tensor(p.reshape(4, 6, 3)),
+    )
+    assert tensors == report_of(y, p)
+
+
+def test_compare_pairs_the_resamples(rng):
+    y, z, options = data(rng, 200, 4)
+    one = report_of(y, z, 60, seed=2, **options)
+    two = report_of(y, z + 0.1 * rng.normal(size=z.shape), 60, seed=2, **options)
+    difference = one.compare(two)["brier"]
+    assert difference.value == one["brier"].value - two["brier"].value
+    assert (difference.first, difference.second) == (one["brier"][0], two["brier"][0])
+    drawn = np.concatenate(list(_bootstrap.resample_counts(200, 60, seed=2)))
+    values = [
+        resampled(y, z, **options).metrics(drawn)["brier"],
+        resampled(y, two._samples.y_pred, **options).metrics(drawn)["brier"],
+    ]
+    values = np.sort(values[0] - values[1])
+    np.testing.assert_allclose(difference[1:3], values[[1, -2]], 1e-10)
+    unpaired = one["brier"].high - one["brier"].low
+    assert difference.high - difference.low < unpaired / 2
+    back = two.compare(one)["brier"]
+    assert back[:3] == (-difference.value, -difference.high, -difference.low)
+
+
+def test_compare_resamples_the_other_alike(rng):
+    y, z, options = data(rng, 50, 3)
+    one = report_of(y, z, 30, seed=1, **options)
+    same = report_of(y, z / 3, 30, seed=1, **options)
+    for bootstrap, seed in ((30, 2), (0, 1)):
+        other = report_of(y, z / 3, bootstrap, seed=seed, **options)
+        assert one.compare(other) == one.compare(same)
+
+
+def test_compare_decides(rng):
+    y, z, options = data(rng, 300, 3)
+    one = report_of(y, z, 50, name="sharp", **options)
+    two = report_of(y, rng.permutation(z), 50, name="shuffled", **options)
+    comparison = one.compare(two)
+    for name in ("accuracy", "nll", "aurc", "risk_at_coverage_0.8"):
+        assert comparison.better(name) == "sharp"
+        assert two.compare(one).better(name) == "sharp"
+    text = str(comparison)
+    assert text.startswith("Difference sharp − shuffled on the same 300 samples")
+    assert text.count("\n") == len(comparison) + 4
+    assert comparison.to_dict()["metrics"]["nll"]["better"] == "sharp"
+    json.dumps(comparison.to_dict(), allow_nan=False)
+    equal = one.compare(one)
+    assert equal.names == ("this", "other")
+    assert equal["ece"][:3] == (0.0, 0.0, 0.0)
+    assert "undecided" not in str(equal).split("Intervals")[0]
+    assert equal.better("ece") is None
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"y_true": [0, 1, 0]}, "1 other labels"),
+        ({"y_true": [0, 1], "y_pred": np.eye(2)}, r"labels of shape \(2,\)"),
+        ({"sample_weight": [1, 2, 1]}, "sample weights"),
+        ({"num_bins": 3}, "num_bins=15"),
+        ({"coverages": 0.5}, "coverages"),
+        ({"risks": ()}, "risks"),
+    ],
+)
+def test_compare_refuses(change, match):
+    options = {"y_true": [0, 1, 1], "y_pred": np.eye(2)[[0, 1, 0]], "bootstrap": 0}
+    one = CalibrationReport(**options)
+    two = CalibrationReport(**{**options, **change})
+    with pytest.raises(ValueError, match=match):
+        one.compare(two)
+    with pytest.raises(ValueError, match="`other` must be a CalibrationReport"):
+        one.compare({"ece": 0.1})
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("bootstrap", -1),
+        ("bootstrap", "many"),
+        ("seed", None),
+        ("seed", 0.5),
+        ("confidence_level", 1.0),
+        ("confidence_level", 0.0),
+        ("num_bins", 0),
+        ("coverages", (0.5, 0.0)),
+        ("coverages", "half"),
+        ("risks", (-0.1,)),
+        ("csf", "odds"),
+        ("sample_weight", [-1.0, 1.0]),
+    ],
+)
+def test_bad_arguments(argument, value):
+    with pytest.raises(ValueError, match=f"`{argument}` must be"):
+        CalibrationReport([0, 1], np.eye(2), **{argument: value})
+
+
+def test_table(rng):
+    y, z, options = data(rng, 1200, 3)
+    report = report_of(y, z, name="net", csf="margin", confidence_level=0.9, **options)
+    lines = str(report).splitlines()
+    assert lines[0] == (
+        "Calibration report of net: 1,200 samples, 3 classes, confidence score margin"
+    )
+    head, *rows = lines[2 : 3 + len(report)]
+    assert head.split("  ")[0] == "metric"
+    assert "90 % interval" in head
+    arrows = head.index("better")
+    for row, (name, (value, low, high)) in zip(rows, report.items(), strict=True):
+        assert row.split()[:4] == [name, f"{value:.5f}", f"[{low:.5f},", f"{high:.5f}]"]
+        better = report.to_dict()["metrics"][name]["better"]
+        assert row[arrows] == {"lower": "↓", "higher": "↑"}[better]
+        assert len(row) > arrows + 10
+    assert "20 bootstrap resamples" in lines[-1]
+    assert repr(report) == str(report)
+
+
+def test_table_marks_a_value_outside_its_interval(rng):
+    # Perfectly calibrated: all of the ECE is noise, of which a resample has twice.
+    c = rng.uniform(0.5, 1.0, 500)
+    y = (rng.random(500) >= c).astype(int)
+    report = CalibrationReport(y, np.stack([c, 1 - c], -1), num_bins=100, bootstrap=50)
+    assert report["ece"].value < report["ece"].low
+    marked = [line.split()[0] for line in str(report).splitlines() if "] *" in line]
+    assert "ece" in marked
+    assert "accuracy" not in marked
+    assert "* The value lies outside" in str(report)
+
+
+def test_to_dict_is_json(rng):
+    y, z, options = data(rng, 30, 3)
+    report = report_of(y, z, **options)
+    read = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    assert read["num_samples"] == 30
+    assert read["num_classes"] == 3
+    assert (read["csf"], read["bootstrap"], read["seed"]) == ("msp", 20, 0)
+    assert list(read["metrics"]) == list(report)
+    for name, part in read["metrics"].items():
+        assert (part["value"], part["low"], part["high"]) == report[name]
+    higher = {n for n, part in read["metrics"].items() if part["better"] == "higher"}
+    assert higher == {
+        "accuracy",
+        "failure_auroc",
+        *(f"coverage_at_risk_{r:g}" for r in RISKS),
+    }
+
+
+def test_to_dataframe(rng):
+    pytest.importorskip("pandas", reason="pandas is not installed")
+    y, z, options = data(rng, 30, 3)
+    report = report_of(y, z, **options)
+    frame = report.to_dataframe()
+    assert list(frame.index) == list(report)
+    assert list(frame.columns) == ["value", "low", "high", "better"]
+    assert frame.loc["ece", "high"] == report["ece"].high
+    frame = report.compare(report).to_dataframe()
+    assert frame.loc["ece", "second"] == report["ece"].value
+
+
+def test_to_dataframe_without_pandas(rng, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    report = report_of([0, 1], np.eye(2), 0)
+    with pytest.raises(ImportError, match="pip install pandas"):
+        report.to_dataframe()
+    with pytest.raises(ImportError, match="pip install pandas"):
+        report.compare(report).to_dataframe()
