@@ -126,37 +126,49 @@ class Batch:
     @cached_property
     def p(self) -> Tensor:
         """Probabilities (n, k)."""
-        return ops.exp(self.y_pred) if self.in_logs else self.y_pred
+        return self.as_p(self.y_pred)
 
     @cached_property
     def log_p(self) -> Tensor:
         """Log-probabilities (n, k)."""
-        return self.y_pred if self.in_logs else safe_log(self.y_pred)
+        return self.as_log_p(self.y_pred)
 
     @cached_property
     def p_y(self) -> Tensor:
         """Probability of the true class, (n, 1); for labels that are distributions,
         of each class that may be the true one, (n, k).
         """
-        return ops.exp(self.log_p_y) if self.in_logs else self._of_label(self.p)
+        return self.as_p(self.y_pred_y)
 
     @cached_property
     def log_p_y(self) -> Tensor:
-        """Ln p_y, (n, 1) or (n, k)."""
-        return self._of_label(self.y_pred) if self.in_logs else safe_log(self.p_y)
+        """Logarithm of `p_y`, (n, 1) or (n, k)."""
+        return self.as_log_p(self.y_pred_y)
 
     @cached_property
     def one_minus_p_y(self) -> Tensor:
         """1 − p_y without cancellation, (n, 1) or (n, k)."""
         return -ops.expm1(self.log_p_y) if self.in_logs else 1.0 - self.p_y
 
-    def _of_label(self, values: Tensor) -> Tensor:
+    @cached_property
+    def y_pred_y(self) -> Tensor:
+        """`y_pred` of the true class, (n, 1) or (n, k): to compare with `y_pred`, where
+        p and p_y may be rounded differently.
+        """
         if not self.sparse:
-            return values
+            return self.y_pred
         # A label outside 0 … k − 1 gives NaN rather than a plausible number.
         valid = (self.labels >= 0) & (self.labels < self.num_classes)
         labels = ops.where(valid, self.labels, 0)
-        return ops.where(valid, ops.take_along_axis(values, labels, -1), math.nan)
+        return ops.where(valid, ops.take_along_axis(self.y_pred, labels, -1), math.nan)
+
+    def as_p(self, values: Tensor) -> Tensor:
+        """Returns the probabilities of values on the scale of `y_pred`."""
+        return ops.exp(values) if self.in_logs else values
+
+    def as_log_p(self, values: Tensor) -> Tensor:
+        """Returns the log-probabilities of values on the scale of `y_pred`."""
+        return values if self.in_logs else safe_log(values)
 
     def scores(self, csf: ConfidenceScore) -> Tensor:
         """Confidence scores (n,)."""

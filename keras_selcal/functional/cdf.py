@@ -85,12 +85,10 @@ def unit_quantile(u: Tensor, q: Any, count: Tensor) -> Tensor:
     subcell = ops.where(inside > 0, subcell, 0)
     subchosen, _ = select(_histogram(subcell, inside, _CELLS + 1), below)
 
-    def least(where: Tensor) -> Tensor:
-        return ops.min(ops.where(where, u, 2.0))
-
-    lower = least((inside > 0) & (subcell == subchosen))
+    # The largest stands for its cell: smaller ones differ by less than 2⁻²⁴.
+    lower = ops.max(ops.where((inside > 0) & (subcell == subchosen), u, 0.0))
     covered = ops.sum(ops.where(u <= lower, count, 0.0))
-    above = least((count > 0) & (u > lower))
+    above = ops.min(ops.where((count > 0) & (u > lower), u, 2.0))
     tied = (covered > rank + 1.5) | (above > 1.0)
     upper = ops.where(tied, lower, above)
     return lower + (position - rank) * (upper - lower)
@@ -111,17 +109,19 @@ class SoftCDF:
     ) -> None:
         count = ops.stop_gradient(count)
         cells = _cells(ops.stop_gradient(u), num_bins)
-        self.n = ops.sum(count)
+        # At least 1: a batch that is all padding has no NaN either.
+        self.n = ops.maximum(ops.sum(count), 1.0)
         self.smoothing = smoothing
         # h_m/n
-        self.shares = _histogram(cells, count, num_bins) / ops.maximum(self.n, TINY)
+        self.shares = _histogram(cells, count, num_bins) / self.n
         nodes = max(64, math.ceil(_NODES_PER_SMOOTHING / smoothing))
         self.pieces: Tensor = None if nodes > _MOST_NODES else self._hermite(nodes)
 
     def __call__(self, u: Tensor) -> Tensor:
         cdf = self._direct(u) if self.pieces is None else self._interpolated(u)
-        # n/(n + 1) caps −ln(1 − Ĝ) at ln(n + 1), finite-sample AURC's top weight.
-        return ops.minimum(cdf, self.n / (self.n + 1.0))
+        # n/(n + 1) caps −ln(1 − Ĝ) at ln(n + 1), finite-sample AURC's top weight; where
+        # sharp steps underflow, TINY keeps −ln(1 − Ĝ)/Ĝ at its limit 1.
+        return ops.clip(cdf, TINY, self.n / (self.n + 1.0))
 
     def _sigmoids(self, u: Any) -> Tensor:
         """Returns σ((u − c_m)/ν), of shape (..., M)."""

@@ -175,7 +175,10 @@ class _LeaveOneOut:
         raise NotImplementedError
 
     def regress(self, log_kernel: Tensor, labels: Tensor) -> Tensor:
-        return ops.matmul(ops.softmax(log_kernel + self.log_count, axis=-1), labels)
+        # Not `ops.softmax`, which warns of a batch of one.
+        log_weight = log_kernel + self.log_count
+        total = ops.logsumexp(log_weight, axis=-1, keepdims=True)
+        return ops.matmul(ops.exp(log_weight - total), labels)
 
     def log_likelihood_of(self, log_kernel: Tensor) -> Tensor:
         density = ops.logsumexp(log_kernel + self.log_count, axis=-1)

@@ -94,8 +94,9 @@ def crossentropy(batch: Batch) -> Tensor:
 def brier(batch: Batch) -> Tensor:
     """‖p − y‖², (n,)."""
     if batch.sparse:
-        rest = ops.sum(ops.square(batch.p), axis=-1, keepdims=True)
-        return rest + 1.0 - 2.0 * batch.p_y
+        others = ops.arange(batch.num_classes) != batch.labels
+        rest = ops.sum(ops.square(ops.where(others, batch.p, 0.0)), axis=-1)
+        return rest + ops.square(batch.one_minus_p_y[:, 0])
     return ops.sum(ops.square(batch.p - batch.labels), axis=-1)
 
 

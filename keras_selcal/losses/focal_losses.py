@@ -189,11 +189,12 @@ class DualFocalLoss(_FocalFamily):
     def weights(self, batch: Batch) -> Tensor:
         """Returns (1 − p_y + p_j)^γ."""
         if self.variant == "released":
-            p_j = _largest_below(batch)
+            rival = _largest_below(batch)
         else:
-            p_j = _largest_other(batch)
+            rival = _largest_other(batch)
+        p_j = batch.as_p(rival)
         if self.variant == "discarded":
-            p_j = ops.where(batch.p_y < p_j, 0.0, p_j)
+            p_j = ops.where(batch.y_pred_y < rival, 0.0, p_j)
         return safe_power(batch.one_minus_p_y + p_j, self.gamma)
 
     def get_config(self) -> dict[str, Any]:
@@ -201,26 +202,30 @@ class DualFocalLoss(_FocalFamily):
 
 
 def _largest_other(batch: Batch) -> Tensor:
-    """Returns the largest probability of a class other than each one of `p_y`."""
-    first, second = top_two(batch.p)
-    return ops.where(batch.p_y >= first, second, first)
+    """Returns the largest of `y_pred` at a class other than each one of `y_pred_y`."""
+    first, second = top_two(batch.y_pred)
+    return ops.where(batch.y_pred_y >= first, second, first)
 
 
 def _largest_below(batch: Batch) -> Tensor:
-    """Returns the largest probability strictly below each one of `p_y`, or 0."""
+    """Returns the largest of `y_pred` strictly below each one of `y_pred_y`, or what
+    stands for a probability of 0.
+    """
+    nothing = -1e30 if batch.in_logs else 0.0
     if batch.sparse:
-        below = ops.where(batch.p < batch.p_y, batch.p, 0.0)
+        below = ops.where(batch.y_pred < batch.y_pred_y, batch.y_pred, nothing)
         return ops.max(below, axis=-1, keepdims=True)
     # Every class in one sort: each takes its predecessor if that is smaller, and of
     # equals all but the first take over what the first has, by a running maximum.
-    order = ops.argsort(batch.p, axis=-1)
-    ranked = ops.take_along_axis(batch.p, order, axis=-1)
-    zero = ops.zeros_like(ranked[:, :1])
-    previous = ops.concatenate([zero, ranked[:, :-1]], axis=-1)
-    below = ops.where(previous < ranked, previous, 0.0)
+    order = ops.argsort(batch.y_pred, axis=-1)
+    ranked = ops.take_along_axis(batch.y_pred, order, axis=-1)
+    previous = ops.roll(ranked, 1, axis=-1)
+    below = ops.where(previous < ranked, previous, nothing)
     shift = 1
     while shift < batch.num_classes:
-        padded = ops.pad(below[:, :-shift], ((0, 0), (shift, 0)))
+        padded = ops.pad(
+            below[:, :-shift], ((0, 0), (shift, 0)), constant_values=nothing
+        )
         below = ops.maximum(below, padded)
         shift *= 2
     return ops.take_along_axis(below, ops.argsort(order, axis=-1), axis=-1)

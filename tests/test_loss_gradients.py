@@ -1,0 +1,288 @@
+"""Gradients of the losses: the paper's formulas, finite differences, and finiteness."""
+
+import keras
+import numpy as np
+import pytest
+import reference
+from backends import numpy, value_and_gradient
+from keras import ops
+from test_losses import CASES, CLASSES, data, largest_other_or_0
+
+from keras_selcal import (
+    AULoss,
+    DualFocalLoss,
+    FocalLoss,
+    InverseFocalLoss,
+    KDECrossentropy,
+)
+
+N, K = 24, 5
+
+
+def slope_of_score(p, csf):
+    """∂u/∂p, u the score on [0, 1], for distinct probabilities."""
+    rows, order = np.arange(len(p)), np.argsort(p, -1)
+    slope = np.zeros_like(p)
+    if csf == "neg_entropy":
+        return (np.log(p) + 1) / np.log(p.shape[-1])
+    slope[rows, order[:, -1]] = 1
+    if csf == "margin":
+        slope[rows, order[:, -2]] = -1
+    return slope
+
+
+def au_gradients(p, y, csf, coverage, smoothing):
+    """∇β·ℓ and β·∇ℓ of Eq. gradientAU, each (n, k): C is kept, and no gradient goes
+    through the counts, τ or C."""
+    n = len(p)
+    rows = np.arange(n)
+    u = reference.unit_score(p, csf)
+    tau = np.quantile(u, coverage)
+    c = 1 / reference.soft_cdf(u, tau, smoothing=smoothing)
+    cdf = reference.soft_cdf(u, u, smoothing=smoothing)
+    slope = reference.soft_cdf_slope(u, u, smoothing=smoothing)
+    rise = np.where(u < tau, c * slope / (1 - cdf), 0)
+    p_y = p[rows, y]
+    of_weight = (rise * -np.log(p_y))[:, None] * slope_of_score(p, csf)
+    of_loss = np.zeros_like(p)
+    beta = reference.au_weights(u, coverage, smoothing=smoothing)
+    of_loss[rows, y] = -beta / p_y
+    return of_weight / n, of_loss / n
+
+
+@pytest.mark.parametrize("csf", ["msp", "margin", "neg_entropy"])
+@pytest.mark.parametrize("weight_gradient", [0.0, 0.3, 1.0])
+@pytest.mark.filterwarnings("ignore:AULoss with weight_gradient")
+def test_au_gradient_in_closed_form(csf, weight_gradient):
+    logits, y = data(N, K)
+    p = reference.softmax(logits).astype("float32")
+    for smoothing, coverage in ((0.1, 0.75), (0.02, 0.4)):
+        loss = AULoss(
+            csf, coverage, smoothing=smoothing, weight_gradient=weight_gradient
+        )
+        _, gradient = value_and_gradient(lambda p, loss=loss: loss(y, p), p)
+        of_weight, of_loss = au_gradients(
+            p.astype("float64"), y, csf, coverage, smoothing
+        )
+        expected = weight_gradient * of_weight + of_loss
+        np.testing.assert_allclose(gradient, expected, rtol=2e-4, atol=2e-5)
+
+
+def test_au_weight_gradient_vanishes_above_the_threshold():
+    logits, y = data(N, K)
+    p = reference.softmax(logits).astype("float32")
+    weigh = {w: AULoss(weight_gradient=w, smoothing=2.0) for w in (0.0, 1.0)}
+    with_weight, without = (
+        value_and_gradient(lambda p, w=w: weigh[w](y, p), p)[1] for w in (1.0, 0.0)
+    )
+    s = p.max(-1)
+    high = s >= np.quantile(s, 0.75)
+    np.testing.assert_array_equal(with_weight[high], without[high])
+    assert np.abs(with_weight - without)[~high].max(-1).all()
+
+
+def picked_gradient(loss, p, y):
+    _, gradient = value_and_gradient(lambda p: loss(y, p), p)
+    return gradient[np.arange(len(p)), y] * len(p)
+
+
+def test_focal_gradients_of_the_appendix():
+    logits, y = data(N, K)
+    p = reference.softmax(logits).astype("float32")
+    p_y = p[np.arange(N), y].astype("float64")
+    for gamma in (0.5, 2.0, 3.5):
+        expected = (
+            gamma * (1 - p_y) ** (gamma - 1) * np.log(p_y) - (1 - p_y) ** gamma / p_y
+        )
+        np.testing.assert_allclose(
+            picked_gradient(FocalLoss(gamma), p, y), expected, rtol=1e-4
+        )
+        # The appendix prints the first term with the sign of focal loss.
+        expected = (
+            -gamma * (1 + p_y) ** (gamma - 1) * np.log(p_y) - (1 + p_y) ** gamma / p_y
+        )
+        np.testing.assert_allclose(
+            picked_gradient(InverseFocalLoss(gamma), p, y), expected, rtol=1e-4
+        )
+
+
+def test_focal_53_does_not_differentiate_the_choice_of_gamma():
+    p = np.array([[0.15, 0.85], [0.25, 0.75]], "float32")
+    expected = []
+    for p_y, gamma in ((0.15, 5), (0.25, 3)):
+        expected.append(
+            gamma * (1 - p_y) ** (gamma - 1) * np.log(p_y) - (1 - p_y) ** gamma / p_y
+        )
+    np.testing.assert_allclose(
+        picked_gradient(FocalLoss("53"), p, np.array([0, 0])), expected, rtol=1e-4
+    )
+
+
+@pytest.mark.parametrize("variant", ["intended", "discarded", "released"])
+def test_dual_focal_gradient_by_finite_differences(variant):
+    logits, y = data(N, K)
+    rivals = {
+        "intended": reference.largest_other,
+        "released": reference.largest_below,
+        "discarded": largest_other_or_0,
+    }
+
+    def value(z):
+        log_p = reference.log_softmax(z)
+        log_p_y = log_p[np.arange(N), y]
+        p_j = rivals[variant](np.exp(log_p), y)
+        return np.mean(-((1 - np.exp(log_p_y) + p_j) ** 3.0) * log_p_y)
+
+    loss = DualFocalLoss(3.0, variant, from_logits=True)
+    _, gradient = value_and_gradient(lambda z: loss(y, z), logits)
+    expected = central_differences(value, logits.astype("float64"))
+    np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-6)
+
+
+def central_differences(value, x, step=1e-6):
+    gradient = np.zeros_like(x)
+    for index in np.ndindex(*x.shape):
+        up, down = x.copy(), x.copy()
+        up[index] += step
+        down[index] -= step
+        gradient[index] = (value(up) - value(down)) / (2 * step)
+    return gradient
+
+
+@pytest.mark.parametrize("kind", ["canonical", "top_label", "marginal"])
+def test_kde_gradient_by_finite_differences(kind):
+    logits, y = data(N, K)
+    for h, order in ((0.1, 2), (0.02, 1)):
+
+        def value(z, h=h, order=order):
+            log_p = reference.log_softmax(z)
+            errors = reference.kde_errors(np.exp(log_p), log_p, y, kind, h, order)
+            return np.mean(3 * errors - log_p[np.arange(N), y])
+
+        loss = KDECrossentropy(3.0, kind, h, order, from_logits=True)
+        _, gradient = value_and_gradient(lambda z, loss=loss: loss(y, z), logits)
+        expected = central_differences(value, logits.astype("float64"))
+        np.testing.assert_allclose(gradient, expected, rtol=1e-3, atol=5e-5)
+
+
+@pytest.mark.parametrize("kind", ["canonical", "top_label", "marginal"])
+def test_kde_bandwidth_of_largest_likelihood(kind):
+    """ "auto" is the candidate that a leave-one-out likelihood in SciPy prefers."""
+    from scipy.stats import beta, dirichlet
+
+    from keras_selcal.functional.kde import BANDWIDTHS
+
+    logits, y = data(N, K, scale=1.0)
+    p = reference.softmax(logits)
+    columns = {"canonical": [p], "top_label": [p.max(-1)], "marginal": list(p.T)}
+
+    def log_likelihood(h):
+        total = 0.0
+        for x in columns[kind]:
+            for j in range(N):
+                if kind == "canonical":
+                    log = [dirichlet.logpdf(x[j] / x[j].sum(), q / h + 1) for q in x]
+                else:
+                    log = beta.logpdf(x[j], x / h + 1, (1 - x) / h + 1)
+                total += np.logaddexp.reduce(np.delete(log, j))
+        return total
+
+    best = max(BANDWIDTHS[4:], key=log_likelihood)
+    automatic = KDECrossentropy(kind=kind, bandwidth="auto", from_logits=True)
+    chosen = KDECrossentropy(kind=kind, bandwidth=best, from_logits=True)
+    assert float(automatic(y, logits)) == pytest.approx(
+        float(chosen(y, logits)), rel=1e-6
+    )
+
+
+def extreme_batches():
+    rng = np.random.default_rng(0)
+    saturated = np.where(np.eye(K)[rng.integers(0, K, N)] > 0, 1e4, -1e4)
+    return {
+        "saturated": saturated,
+        "half_saturated": saturated * rng.integers(0, 2, (N, 1)),
+        "uniform": np.zeros((N, K)),
+        "ties": np.tile(rng.normal(size=(2, K)), (N // 2, 1)),
+        "tied_top": np.tile([3.0, 3.0, 0.0, 0.0, 0.0], (N, 1)),
+    }
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_are_finite(case, dtype):
+    cls, options, _ = CASES[case]
+    options = dict(options)
+    if cls is AULoss:
+        options |= {"weight_gradient": 1.0, "smoothing": 2.0}
+    labels = np.arange(N) % K
+    for name, logits in extreme_batches().items():
+        loss = cls(from_logits=True, **options)
+        value, gradient = value_and_gradient(
+            lambda z, loss=loss: loss(labels, z), logits, dtype=dtype
+        )
+        assert np.isfinite(value), name
+        assert np.isfinite(gradient).all(), name
+        p = reference.softmax(logits)
+        loss = cls(**options)
+        value, gradient = value_and_gradient(
+            lambda p, loss=loss: loss(labels, ops.softmax(p)), logits, dtype=dtype
+        )
+        assert np.isfinite(value), name
+        assert np.isfinite(gradient).all(), name
+        # Exact zeros and ones, without a softmax to soften them.
+        value, gradient = value_and_gradient(
+            lambda p, loss=loss: loss(labels, p), p, dtype=dtype
+        )
+        assert np.isfinite(value), name
+        assert np.isfinite(gradient).all(), name
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradient_of_one_sample_is_finite(case):
+    cls, options, _ = CASES[case]
+    loss = cls(from_logits=True, **options)
+    value, gradient = value_and_gradient(
+        lambda z: loss(np.array([1]), z), np.array([[2.0, -1.0, 0.5]])
+    )
+    assert np.isfinite(value)
+    assert np.isfinite(gradient).all()
+    assert np.abs(gradient).max() > 0
+
+
+def test_kde_is_finite_for_a_thousand_sharp_classes():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(64, 1000), scale=30.0).astype("float32")
+    labels = rng.integers(0, 1000, 64)
+    for kind in ("canonical", "top_label", "marginal"):
+        loss = KDECrossentropy(kind=kind, bandwidth=1e-3, from_logits=True)
+        value, gradient = value_and_gradient(
+            lambda z, loss=loss: loss(labels, z), logits
+        )
+        assert np.isfinite(value)
+        assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_compiled_equals_eager(name):
+    logits, labels = data(N, K)
+    loss = CLASSES[name](from_logits=True)
+    eager = value_and_gradient(lambda z: loss(labels, z), logits)
+    compiled = value_and_gradient(lambda z: loss(labels, z), logits, jit=True)
+    np.testing.assert_allclose(compiled[0], eager[0], rtol=1e-6)
+    np.testing.assert_allclose(compiled[1], eager[1], rtol=1e-4, atol=1e-7)
+
+
+def test_mixed_precision_policy_computes_in_float32():
+    logits, labels = data(N, K)
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        layer = keras.layers.Activation("linear")
+        low = layer(logits)
+        assert keras.backend.standardize_dtype(low.dtype) == "float16"
+        for name, cls in CLASSES.items():
+            value = cls(from_logits=True)(labels, low)
+            assert keras.backend.standardize_dtype(value.dtype) == "float32", name
+            exact = cls(from_logits=True)(labels, numpy(low).astype("float32"))
+            assert float(value) == float(exact), name
+    finally:
+        keras.config.set_dtype_policy("float32")
