@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from keras import ops
 
-from keras_selcal._ops import TINY, Tensor, as_float
+from keras_selcal._ops import Tensor, as_float
 from keras_selcal._validation import (
     check_choice,
     check_count,
@@ -107,7 +107,7 @@ def au_weights(
             refuse("threshold", threshold, f"within the support [{lo:g}, {hi:g}]")
         tau = ops.cast((threshold - lo) / (hi - lo), u.dtype)
     cdf = SoftCDF(u, count, num_bins, smoothing)
-    c = 1.0 / ops.maximum(cdf(tau), TINY)
+    c = 1.0 / cdf(tau)
     beta = -c * ops.log1p(-cdf(ops.where(u < tau, u, tau)))
     return ops.reshape(beta, ops.shape(scores))
 
@@ -176,8 +176,13 @@ def _harmonic_difference(n: Any, m: Any, xp: Any) -> Any:
     """
     r = n - m
     big, small = n + _SHIFT + 0.5, m + _SHIFT + 0.5
-    difference = xp.log1p(r / small) - r * (big + small) / (big * small) ** 2 * (
-        1 / 24 - 7 / 960 * (1 / big**2 + 1 / small**2)
+    # H_n = γ + ln x + 1/24x² − 7/960x⁴ + 31/8064x⁶ − 127/30720x⁸ …, x = n + ½.
+    u, v = 1 / big**2, 1 / small**2
+    difference = xp.log1p(r / small) - r * (big + small) * u * v * (
+        1 / 24
+        - 7 / 960 * (u + v)
+        + 31 / 8064 * (u * u + u * v + v * v)
+        - 127 / 30720 * (u + v) * (u * u + v * v)
     )
     for j in range(1, _SHIFT + 1):
         difference = difference + r / ((n + j) * (m + j))
@@ -190,7 +195,7 @@ def mean_harmonic(n: Any, before: Any, upto: Any, xp: Any = ops) -> Any:
     `xp` is `keras.ops`, or NumPy for NumPy arrays.
     """
     # Σ_{r ≤ R} (H_n − H_{n−r}) = R − (n − R)(H_n − H_{n−R}).
-    width = xp.maximum(upto - before, TINY)
+    width = xp.where(upto > before, upto - before, 1.0)
     left = n - upto
     spread = _harmonic_difference(n - before, left, xp)
     mean = _harmonic_difference(n, n - before, xp) + 1.0 - left / width * spread
@@ -200,7 +205,7 @@ def mean_harmonic(n: Any, before: Any, upto: Any, xp: Any = ops) -> Any:
 def _mean_log(n: Tensor, before: Tensor, upto: Tensor) -> Tensor:
     """Returns the mean of −ln(1 − r/(n + 1)) over the ranks r in (before, upto]."""
     # Σ ln j over n − upto < j ≤ n − before, by the difference of Stirling's series.
-    width = ops.maximum(upto - before, TINY)
+    width = ops.where(upto > before, upto - before, 1.0)
     left = n - upto
     low = left + (_SHIFT + 1)
     high = low + width
