@@ -335,16 +335,14 @@ def test_meta_mis_needs_correct_samples():
 @pytest.mark.parametrize("name", ALL)
 def test_probabilities(name, fitted):
     calibrator = fitted[name]
-    z = np.stack([draw(seed=1)[0][:6], draw(seed=2)[0][:6]])  # (2, 6, 4)
+    z = draw(seed=1)[0][:12].reshape(2, 6, 4)
+    z[0, 0], z[0, 1] = [1e4, 0, 0, -1e4], 0
     p = numpy(calibrator(z))
     assert p.shape == z.shape
     assert (p >= 0).all()
     np.testing.assert_allclose(p.sum(-1), 1, atol=1e-5)
-    np.testing.assert_allclose(numpy(calibrator(z[0])), p[0], atol=1e-6)
-    extreme = numpy(calibrator(np.array([[1e4, 0, 0, -1e4], [0, 0, 0, 0]], "float32")))
-    assert np.isfinite(extreme).all()
-    half = numpy(calibrator(ops.cast(as_tensor(z), "bfloat16")))
-    assert half.dtype == np.float32
+    half = calibrator(ops.cast(as_tensor(z), "bfloat16"))
+    assert keras.backend.standardize_dtype(half.dtype) == "float32"
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -359,7 +357,8 @@ def test_labels_of_every_form_give_the_same_fit(name, fitted):
             break  # a second fit is enough for the slow ones
 
 
-@pytest.mark.parametrize("name", ALL)
+# One for each way of applying, and each kind of configuration.
+@pytest.mark.parametrize("name", ["ts_ece", "l2", "adaptive", "isotonic", "meta_acc"])
 def test_wrapped_model_is_saved_and_loaded(name, fitted, tmp_path):
     calibrator = fitted[name]
     z = draw(seed=1)[0][:50]
@@ -367,7 +366,7 @@ def test_wrapped_model_is_saved_and_loaded(name, fitted, tmp_path):
     model.layers[0].set_weights([2 * np.eye(4), np.zeros(4)])
     wrapped = calibrator.wrap(model)
     expected = numpy(calibrator(2 * z))
-    np.testing.assert_allclose(wrapped.predict(z, verbose=0), expected, atol=1e-5)
+    np.testing.assert_allclose(numpy(wrapped(z)), expected, atol=1e-5)
     assert not wrapped.layers[-1].trainable_weights
     path = tmp_path / "wrapped.keras"
     wrapped.save(path)
@@ -388,12 +387,13 @@ def test_wrap_takes_the_logarithm_of_a_softmax(fitted):
         keras.Sequential([layers.Identity(), layers.Softmax()])(inputs),
     ):
         wrapped = fitted["odir"].wrap(keras.Model(inputs, outputs))
-        ours = wrapped.predict(z, verbose=0)
-        np.testing.assert_allclose(ours, numpy(fitted["odir"](z)), atol=1e-5)
+        np.testing.assert_allclose(
+            numpy(wrapped(z)), numpy(fitted["odir"](z)), atol=1e-5
+        )
     told = fitted["ts"].wrap(keras.Model(inputs, layers.Identity()(inputs)), False)
     p = softmax(z)
     expected = softmax(np.log(p) / fitted["ts"].temperature)
-    np.testing.assert_allclose(told.predict(p, verbose=0), expected, atol=1e-5)
+    np.testing.assert_allclose(numpy(told(p)), expected, atol=1e-5)
 
 
 def test_wrap_under_mixed_precision_and_several_inputs(fitted):
