@@ -73,10 +73,9 @@ class Ranking(NamedTuple):
         share = (wanted - (mass - own)) / xp.where(own > 0, own, 1.0)
         loss = xp.flip(self.loss, axis=-1)
         # An infinite loss that is not accepted does not count; NaN always does.
-        accepted = xp.where(
-            (share > 0) | (loss != loss), xp.minimum(share, 1.0) * loss, 0.0
-        )
-        return xp.sum(accepted, axis=-1) / xp.maximum(wanted[..., 0], TINY)
+        loss = xp.where((share > 0) | (loss != loss), loss, 0.0)
+        accepted = xp.sum(xp.clip(share, 0.0, 1.0) * loss, axis=-1)
+        return accepted / xp.maximum(wanted[..., 0], TINY)
 
     def coverage_at(self, risk: float) -> Any:
         """Largest coverage of a mean loss of at most r; whole groups only."""

@@ -167,6 +167,16 @@ class Samples:
         found = self.of_class(values, np.where(valid, labels, 0))
         return np.where(valid, found, np.nan)
 
+    def one_hot(self, rows: slice = slice(None)) -> Array:
+        """Returns labels as distributions (rows, k); NaN where a label is no class."""
+        labels = self.labels[rows]
+        if not self.sparse:
+            return labels
+        y = (labels[:, None] == np.arange(self.num_classes)).astype("float64")
+        if self.valid_labels is not None:
+            y[~self.valid_labels[rows]] = np.nan
+        return y
+
     @cached_property
     def top(self) -> Array:
         """The predicted class (n,): the first of the largest predictions."""

@@ -400,9 +400,6 @@ def selective_fallback(
     tau = check_number("threshold", threshold, "a number")
     samples = Samples.of(y_true, y_pred, from_logits, None)
     k = samples.num_classes
-    labels = samples.labels
-    if samples.sparse:
-        labels = (labels[:, None] == np.arange(k)).astype("float64")
     sure = samples.scores(csfs.get(csf)) >= tau
-    fallback = np.where(sure[:, None], labels, 1 / k)
+    fallback = np.where(sure[:, None], samples.one_hot(), 1 / k)
     return fallback.reshape(to_numpy(y_pred).shape)

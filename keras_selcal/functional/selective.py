@@ -32,13 +32,8 @@ def sample_losses(samples: Samples, loss: Any) -> Array:
 
 def _squared_distance(samples: Samples, rows: slice) -> Array:
     p = samples.p(rows).astype("float64")
-    if not samples.sparse:
-        p -= samples.labels[rows]
-        return np.einsum("ij,ij->i", p, p)
-    p_y = samples.of_label(p, rows)
-    # ‖p‖² + 1 − 2 p_y = Σ_{c≠y} p_c² + (1 − p_y)², without cancellation at p_y = 1.
-    rest = np.einsum("ij,ij->i", p, p) - p_y**2
-    return np.maximum(rest, 0.0) + (1.0 - p_y) ** 2
+    p -= samples.one_hot(rows)
+    return np.einsum("ij,ij->i", p, p)
 
 
 def _ranked(
@@ -341,11 +336,7 @@ def risk_at_coverage(
     )
     ranked = _ranked(y_true, y_pred, csf, from_logits, loss, sample_weight)
     samples, ranks, losses = ranked
-    mass, total = _ranking(ranks, losses, samples.counts).accepted()
-    wanted = kappa * mass[-1]
-    return float(
-        np.interp(wanted, np.append(0.0, mass), np.append(0.0, total)) / wanted
-    )
+    return float(_ranking(ranks, losses, samples.counts).risk_at(kappa))
 
 
 def coverage_at_risk(
@@ -383,9 +374,4 @@ def coverage_at_risk(
     r = check_number("risk", risk, "a number of at least 0", least=0.0)
     ranked = _ranked(y_true, y_pred, csf, from_logits, loss, sample_weight)
     samples, ranks, losses = ranked
-    mass, total = _ranking(ranks, losses, samples.counts).accepted()
-    if np.isnan(total[-1]):
-        return float("nan")
-    # A hair of slack: r·mass of a risk that equals r may round to just below the loss.
-    kept = total <= r * mass * (1 + 1e-12)
-    return float(np.max(np.where(kept, mass, 0.0)) / mass[-1])
+    return float(_ranking(ranks, losses, samples.counts).coverage_at(r))

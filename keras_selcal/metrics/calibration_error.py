@@ -201,7 +201,7 @@ class ClasswiseCalibrationError(_BinnedError):
         name: str | None = "cwece",
         dtype: Any = None,
         norm: str = "l1",
-        num_cells: int = 2**11,
+        num_cells: int = 2**12,
     ) -> None:
         super().__init__(num_bins, binning, norm, num_cells, from_logits, name, dtype)
         if num_classes is not None:
