@@ -186,7 +186,7 @@ def test_coverage_of_the_interval(monkeypatch):
     # it has a standard error of 1.3 %. SmoothECE costs most and is not needed.
     monkeypatch.setattr(functional, "smooth_ece", lambda *args, **options: 0.0)
     monkeypatch.setattr(_bootstrap, "_SMOOTH_STEPS", 2)
-    monkeypatch.setattr(_bootstrap, "_SMOOTH_HALVINGS", 0)
+    monkeypatch.setattr(_bootstrap, "_SMOOTH_ROUNDS", 0)
     trials = 300
     rng = np.random.default_rng(0)
     c = np.array([0.6, 0.9])

@@ -4,12 +4,13 @@ from typing import Any
 
 import numpy as np
 
+from keras_selcal._ops import TINY
 from keras_selcal.functional._samples import Array, Samples
 
 # Steps of the grid on [0, 1] that the residuals are spread over.
 _STEPS = 2**15
-# Bisection halves the bracket of σ this often: far below the grid's resolution.
-_HALVINGS = 40
+# False positions by which σ* is found: far below the grid's resolution.
+_ROUNDS = 16
 
 
 def smooth_ece(
@@ -60,17 +61,17 @@ def smooth_ece(
         residual *= samples.weight / samples.weight.sum()
     if np.isnan(residual).any():
         return float("nan")
-    return float(smooth_errors(p, residual[None], _STEPS, _HALVINGS)[0])
+    return float(smooth_errors(p, residual[None], _STEPS, _ROUNDS)[0])
 
 
-def smooth_errors(p: Array, residual: Array, steps: int, halvings: int) -> Array:
+def smooth_errors(p: Array, residual: Array, steps: int, rounds: int) -> Array:
     """Returns smECE for each row of residuals.
 
     Args:
         p: confidences in [0, 1], (n,).
         residual: w (p̂ − 1[ŷ = y]) / Σ w, (rows, n).
         steps: of the grid on [0, 1].
-        halvings: of the bracket of σ, which is [0, 1] at first.
+        rounds: of the search for σ*, from the bracket [0, 1].
     """
     spectrum = np.fft.rfft(_even(_on_grid(p, residual, steps)))
     frequency = np.pi * np.arange(steps + 1)
@@ -82,12 +83,21 @@ def smooth_errors(p: Array, residual: Array, steps: int, halvings: int) -> Array
         # The mirror image doubles each residual, and it is spread over period 2.
         return np.asarray(curve.sum(axis=-1) - (curve[:, 0] + curve[:, -1]) / 2)
 
+    # Regula falsi for smECE_σ − σ, which falls: ≥ 0 at `low`, ≤ 0 at `high`. An end
+    # that stays twice has its height halved (Illinois), so that both ends close in.
     low, high = np.zeros(len(residual)), np.ones(len(residual))
-    for _ in range(halvings):
-        sigma = (low + high) / 2
-        above = error(sigma) > sigma
+    value = error(low)
+    up, down = value, error(high) - high
+    above = np.ones(len(residual), bool)
+    for _ in range(rounds):
+        sigma = high - down * (high - low) / np.minimum(down - up, -TINY)
+        value = error(sigma)
+        before, above = above, value > sigma
+        factor = np.where(above == before, 0.5, 1.0)
+        up = np.where(above, value - sigma, factor * up)
+        down = np.where(above, factor * down, value - sigma)
         low, high = np.where(above, sigma, low), np.where(above, high, sigma)
-    return error(high)
+    return value
 
 
 def _on_grid(p: Array, residual: Array, steps: int) -> Array:
