@@ -1,5 +1,6 @@
 """What calibrators and selective classifiers do with a Keras model."""
 
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -47,9 +48,31 @@ def append_layer(model: keras.Model, layer: keras.layers.Layer) -> keras.Model:
     return keras.Model(inputs, outputs, name=f"{layer.name}_of_{model.name}")
 
 
+def check_outputs(outputs: np.ndarray, from_logits: bool) -> None:
+    """Checks that a model's outputs (..., k) are what they are taken for."""
+    # Half precision leaves sums that are 1 to within a percent.
+    sums = outputs.sum(axis=-1, dtype="float64")
+    distributions = bool((outputs >= 0).all()) and np.allclose(sums, 1, atol=0.02)
+    if distributions and from_logits:
+        warnings.warn(
+            "The model's outputs are taken for logits, but each row sums to one. If "
+            "they are probabilities, pass `from_logits=False`.",
+            stacklevel=3,
+        )
+    if not distributions and not from_logits:
+        refuse(
+            "from_logits",
+            from_logits,
+            "True for this model: its outputs are not rows that sum to one",
+        )
+
+
 def is_array(x: Any) -> bool:
     """Returns whether `x` is an array, a tensor, or a structure of them."""
-    return all(hasattr(leaf, "dtype") for leaf in keras.tree.flatten(x))
+    return all(
+        hasattr(leaf, "__array__") and hasattr(leaf, "shape")
+        for leaf in keras.tree.flatten(x)
+    )
 
 
 def predict_with_labels(

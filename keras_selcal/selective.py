@@ -14,6 +14,7 @@ from keras import ops
 from keras_selcal import csf as csf_module
 from keras_selcal._models import (
     append_layer,
+    check_outputs,
     gives_logits,
     is_array,
     predict_with_labels,
@@ -456,7 +457,8 @@ class SelectiveClassifier:
         """
         _check_target(coverage, risk, delta)
         outputs, labels = predict_with_labels(self.model, x, y, batch_size, verbose)
-        outputs, labels = self._check_outputs(outputs, labels)
+        outputs, labels = check_labelled_logits(outputs, labels)
+        check_outputs(outputs, self.from_logits)
         digest = _digest(x, outputs, labels)
         calibrator = self.calibrator
         if calibrator is None:
@@ -537,7 +539,7 @@ class SelectiveClassifier:
             delta = selection.delta or _DEFAULT_DELTA
         delta = _check_delta(delta)
         outputs, labels = predict_with_labels(self.model, x, y, batch_size, verbose)
-        outputs, labels = self._check_outputs(outputs, labels)
+        outputs, labels = check_labelled_logits(outputs, labels)
         if self._fitted_on == _digest(x, outputs, labels):
             warnings.warn(
                 "The classifier is evaluated on the data that its threshold was "
@@ -602,22 +604,6 @@ class SelectiveClassifier:
     def _decide(self, outputs: np.ndarray) -> dict[str, np.ndarray]:
         return _to_numpy(self._fitted()(ops.convert_to_tensor(outputs)))
 
-    def _check_outputs(
-        self, outputs: np.ndarray, labels: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        outputs, labels = check_labelled_logits(outputs, labels)
-        sums = outputs.sum(axis=-1)
-        # Half precision leaves sums that are 1 to within a percent.
-        if not self.from_logits and not (
-            (outputs >= 0).all() and np.allclose(sums, 1, atol=0.02)
-        ):
-            refuse(
-                "from_logits",
-                self.from_logits,
-                "True for this model: its outputs are not rows that sum to one",
-            )
-        return outputs, labels
-
 
 def _log(probabilities: np.ndarray) -> np.ndarray:
     return np.log(np.maximum(probabilities, np.finfo("float32").tiny))
@@ -641,7 +627,7 @@ def _digest(x: Any, outputs: np.ndarray, labels: np.ndarray) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
     if is_array(x):
         for leaf in keras.tree.flatten(x):
-            digest.update(to_numpy(leaf).tobytes())
+            digest.update(np.ascontiguousarray(to_numpy(leaf)).view("uint8").data)
     else:
         order = np.lexsort((*outputs.T, labels))
         outputs, labels = outputs[order], labels[order]

@@ -618,8 +618,9 @@ def test_finetune_trains_a_copy():
         np.testing.assert_array_equal(old, kept)
     assert len(tuned.history.history["loss"]) == 2
     assert tuned.loss.from_logits
-    with pytest.raises(ValueError, match="`loss` must be one of from_logits=True"):
-        finetune(model, x, y, loss=AULoss(from_logits=False))
+    for mismatched in (AULoss(from_logits=False), "au_loss"):
+        with pytest.raises(ValueError, match="`loss` must be one of from_logits=True"):
+            finetune(model, x, y, loss=mismatched)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     sgd = keras.optimizers.SGD(0.0)
     still = finetune(model, Batches(x, y, 32), loss=loss, optimizer=sgd, verbose=0)

@@ -279,6 +279,8 @@ def test_probabilities_and_logits_agree():
         logits, probabilities = (c.predict(test_x, verbose=0) for c in given)
         np.testing.assert_allclose(logits[2], probabilities[2], atol=1e-5)
         np.testing.assert_array_equal(logits[0], probabilities[0])
+    with pytest.warns(UserWarning, match="each row sums to one"):
+        SelectiveClassifier(logits_model()).fit(softmax(x), y, coverage=0.6, verbose=0)
     with pytest.raises(ValueError, match="`from_logits` must be True"):
         SelectiveClassifier(logits_model(), from_logits=False).fit(
             x, y, coverage=0.6, verbose=0

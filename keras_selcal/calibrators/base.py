@@ -10,7 +10,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._models import append_layer, gives_logits, predict_with_labels
+from keras_selcal._models import (
+    append_layer,
+    check_outputs,
+    gives_logits,
+    predict_with_labels,
+)
 from keras_selcal._ops import Tensor, as_float, safe_log
 from keras_selcal._saving import serializable
 from keras_selcal._validation import refuse
@@ -151,7 +156,9 @@ class Calibrator(ABC):
             verbose: whether a progress bar is shown, as in `keras.Model.predict`.
         """
         outputs, labels = predict_with_labels(model, x, y, batch_size, verbose)
-        if not gives_logits(model, from_logits):
+        from_logits = gives_logits(model, from_logits)
+        check_outputs(outputs, from_logits)
+        if not from_logits:
             outputs = ops.convert_to_numpy(safe_log(as_float(outputs)))
         return self.fit(outputs, labels)
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import keras
 
+from keras_selcal import losses
 from keras_selcal._models import gives_logits
 from keras_selcal._validation import refuse
-from keras_selcal.losses import AULoss
 
 
 def finetune(
@@ -29,7 +29,8 @@ def finetune(
         model: a functional or Sequential model.
         x: training data, as in `keras.Model.fit`.
         y: labels, where `x` is arrays.
-        loss: defaults to `AULoss`, from logits where the model gives them.
+        loss: a loss or the name of one (see `keras_selcal.losses.get`). Defaults to
+            `AULoss`, from logits where the model gives them.
         epochs: number of epochs.
         learning_rate: of the SGD.
         optimizer: another optimizer, in place of the SGD and `learning_rate`.
@@ -52,8 +53,9 @@ def finetune(
     """
     from_logits = gives_logits(model)
     if loss is None:
-        loss = AULoss(from_logits=from_logits)
-    elif getattr(loss, "from_logits", from_logits) != from_logits:
+        loss = losses.AULoss(from_logits=from_logits)
+    loss = losses.get(loss)
+    if getattr(loss, "from_logits", from_logits) != from_logits:
         refuse(
             "loss",
             loss,
