@@ -172,10 +172,7 @@ class _ClassBins:
         above = []
         for block in row_blocks((n, k)):
             p = samples.p(block)
-            y = samples.labels[block]
-            if samples.sparse:
-                y = y[:, None] == np.arange(k)
-            self._gap[:, block] = (p.astype("float64") - y).T
+            self._gap[:, block] = (p - samples.one_hot(block)).T
             index = uniform_bins(p, num_bins)
             row, c = np.nonzero(index)
             above.append((row + block.start, c, index[row, c]))

