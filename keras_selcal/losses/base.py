@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_selcal._batch import Batch, spread_weight
+from keras_selcal._batch import Batch, mask_of, spread_weight
 from keras_selcal._ops import Tensor, as_float
 from keras_selcal._saving import deserialize_if_config, serialize_callable
 from keras_selcal._validation import refuse
@@ -62,7 +62,7 @@ class ClassificationLoss(keras.losses.Loss):
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Tensor:
         # Casting loses the mask: read it first.
-        mask = getattr(y_pred, "_keras_mask", None)
+        mask = mask_of(y_pred)
         y_pred = as_float(y_pred)
         weight = sample_weight
         if weight is not None:

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_selcal import csf as csfs
-from keras_selcal._batch import Batch, spread_weight
+from keras_selcal._batch import Batch, mask_of, spread_weight
 from keras_selcal._ops import TINY, Tensor, as_float
 from keras_selcal._validation import check_count, refuse
 from keras_selcal.functional._ranking import Ranking
@@ -78,7 +78,7 @@ class ClassificationMetric(keras.metrics.Metric):
                 two copies, weight 0 none.
         """
         # Casting loses the mask: read it first.
-        mask = getattr(y_pred, "_keras_mask", None)
+        mask = mask_of(y_pred)
         y_pred = ops.stop_gradient(as_float(y_pred))
         shape = ops.shape(y_pred)[:-1]
         weight = None
