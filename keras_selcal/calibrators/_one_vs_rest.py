@@ -40,8 +40,9 @@ def stack_rows(
 def take_by_class(table: Tensor, position: Tensor) -> Tensor:
     """Returns table[c, position[..., c]] for a table (k, m) and positions (..., k)."""
     k, m = table.shape
-    offset = ops.arange(k, dtype="int32") * m
-    return ops.take(ops.reshape(table, (-1,)), position + offset)
+    index = position + ops.arange(k, dtype="int32") * m
+    # As an embedding lookup: ONNX export from PyTorch knows no other `take`.
+    return ops.squeeze(ops.take(ops.reshape(table, (-1, 1)), index, axis=0), -1)
 
 
 def count_below(edges: Tensor, values: Tensor) -> Tensor:
