@@ -206,14 +206,16 @@ def _guaranteed(
     counts = np.arange(1, _COVERAGES + 1) / _COVERAGES * n
     counts = np.append(counts[counts >= fewest], fewest)
     positions = np.unique(np.searchsorted(accepted, counts.clip(max=accepted[-1])))
-    # Each start gets half of the δ that is left, the lowest one the rest.
+    # Starts at n/2, n/4, …, each with half of the δ that is left, as long as half of
+    # their samples would do without an error; the lowest one gets the rest.
     share = np.zeros(len(positions))
-    left, start = delta, n / 2
-    while start >= 2 * fewest:
-        reached = int(np.searchsorted(accepted[positions], start))
-        share[min(reached, len(positions) - 1)] += left / 2
-        left, start = left / 2, start / 2
-    share[0] += left
+    start, left, lowest = n / 2, delta, 0
+    while start / 2 * math.log1p(-risk) <= math.log(left / 2):
+        lowest = int(np.searchsorted(accepted[positions], start))
+        lowest = min(lowest, len(positions) - 1)
+        share[lowest] += left / 2
+        start, left = start / 2, left / 2
+    share[lowest] += left
 
     best, level = -1, 0.0
     for position, added in zip(positions, share, strict=True):

@@ -27,7 +27,7 @@ from keras_selcal.calibrators import (
     VectorScaling,
     finetune,
 )
-from keras_selcal.calibrators._one_vs_rest import count_below, stack_edges
+from keras_selcal.calibrators._one_vs_rest import count_below, renormalize, stack_edges
 from keras_selcal.calibrators.temperature_scaling import TEMPERATURE_GRID
 
 ALL = {
@@ -219,19 +219,32 @@ def test_histogram_binning(binning, num_bins):
     np.testing.assert_allclose(numpy(calibrator(z)), p, atol=1e-5)
 
 
-def test_histogram_binning_of_empty_bins_and_rows_of_zeros():
+def test_histogram_binning_of_empty_bins():
     z = np.array([[4.0, 0.0], [4.0, 0.0], [-4.0, 0.0], [-4.0, 0.0]])
     # Always wrong: both frequencies of the seen bins are 0 or 1, swapped.
     calibrator = HistogramBinning(4).fit(z, np.array([1, 1, 0, 0]))
     np.testing.assert_allclose(numpy(calibrator(z))[0], [0, 1], atol=1e-6)
     # Nothing was seen in (0.25, 0.5] and (0.5, 0.75]: their middles answer.
-    between = np.array([[math.log(0.6), math.log(0.4)]])
+    between = np.tile(np.log([[0.6, 0.4]]), (4, 1))
     np.testing.assert_allclose(numpy(calibrator(between))[0], [0.625, 0.375], atol=1e-6)
-    z = np.log([[0.5, 0.3, 0.2], [0.2, 0.5, 0.3], [0.8, 0.1, 0.1]])
-    calibrator = HistogramBinning(2).fit(z, np.array([2, 2, 1]))
-    # Frequencies (½ and 0 above ½, …) that vanish together give the uniform vector.
-    assert np.isfinite(numpy(calibrator(z))).all()
-    np.testing.assert_allclose(numpy(calibrator(z)).sum(-1), 1, atol=1e-6)
+
+
+def test_rows_of_zeros_become_uniform():
+    # Class 2 never has q > ½, and is the only one that occurs where q_0, q_1 ≤ ½.
+    p = np.array([[0.6, 0.3, 0.1], [0.3, 0.6, 0.1], [0.4, 0.4, 0.2], [0.1, 0.1, 0.8]])
+    calibrator = HistogramBinning(2).fit(np.log(p), np.array([1, 0, 1, 1]))
+    # q_0 > ½: 0 of 1; q_1 ≤ ½: 3 of 3; q_2 > ½: 0 of 1; q_0 ≤ ½: 1 of 3.
+    ours = numpy(calibrator(np.log(p)))
+    np.testing.assert_allclose(ours[0], [0, 1, 0], atol=1e-6)
+    np.testing.assert_allclose(ours[2], [0.25, 0.75, 0], atol=1e-6)
+    np.testing.assert_allclose(ours[3], [0.25, 0.75, 0], atol=1e-6)
+    calibrator = HistogramBinning(2).fit(np.log(p), np.array([1, 0, 2, 2]))
+    # q_0 ≤ ½: 1 of 3, q_1 > ½: 0 of 1, q_2 ≤ ½: 1 of 3.
+    np.testing.assert_allclose(
+        numpy(calibrator(np.log(p)))[1], [0.5, 0, 0.5], atol=1e-6
+    )
+    zeros = numpy(renormalize(as_tensor(np.zeros((1, 4)))))
+    np.testing.assert_allclose(zeros, 0.25)
 
 
 def test_isotonic_is_scikit_learns():

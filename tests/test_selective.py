@@ -290,7 +290,8 @@ def test_probabilities_and_logits_agree():
 def test_calibrator_fitted_and_not():
     x, y = draw(n=1000)
     calibrator = TemperatureScaling()
-    classifier = SelectiveClassifier(3 * logits_model_as_fn(), calibrator=calibrator)
+    model = keras.Sequential([keras.Input((3,)), layers.Rescaling(3.0)])
+    classifier = SelectiveClassifier(model, calibrator=calibrator)
     classifier.fit(x, y, coverage=0.6, verbose=0)
     expected = TemperatureScaling().fit(3 * x[::2], y[::2]).temperature
     assert classifier.calibrator.temperature == pytest.approx(expected, rel=1e-5)
@@ -306,18 +307,6 @@ def test_calibrator_fitted_and_not():
     classifier.fit(x, y, coverage=0.6, verbose=0)
     assert classifier.calibrator is calibrator
     assert calibrator.temperature == before
-
-
-def logits_model_as_fn():
-    """Makes `3 * logits_model_as_fn()` a model whose logits are 3 x."""
-
-    class Scaled:
-        def __rmul__(self, factor):
-            return keras.Sequential(
-                [keras.Input((3,)), layers.Rescaling(float(factor))]
-            )
-
-    return Scaled()
 
 
 def test_what_a_calibrator_rejects_is_never_accepted():
