@@ -67,8 +67,8 @@ class CalibrationReport(Mapping[str, Interval]):
     | `aurc`, `excess_aurc`   | `aurc`, `excess_aurc`, with the 0/1 loss           |
     | `augrc`                 | `augrc`, with the 0/1 loss                         |
     | `failure_auroc`         | `failure_auroc`                                    |
-    | `risk_at_coverage_0.8`… | `risk_at_coverage`, one for each of `coverages`    |
-    | `coverage_at_risk_0.01`… | `coverage_at_risk`, one for each of `risks`       |
+    | `risk_at_coverage_0.8`  | `risk_at_coverage`, one for each of `coverages`    |
+    | `coverage_at_risk_0.01` | `coverage_at_risk`, one for each of `risks`        |
 
     `report["ece"]` has `value`, `low` and `high`; `str(report)` is a table. `kde_ece`
     is left out: its cost is quadratic in n, for each resample.
@@ -94,7 +94,7 @@ class CalibrationReport(Mapping[str, Interval]):
     both models have it. `nll` and `brier` are means, and free of it.
 
     The cost grows with bootstrap·n: 1000 resamples of 10,000 samples and 10 classes
-    take about 3 s on one core. Memory: n·k float64 numbers.
+    take 2 s on one core, 6 s where most answers are wrong. Memory: n·k float64 numbers.
 
     Args:
         y_true: class indices (...) or (..., 1), or distributions (..., k).
