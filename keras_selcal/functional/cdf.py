@@ -213,7 +213,7 @@ def soft_cdf(
         Ĝ_ν, of the shape of `at`.
 
     Example:
-    >>> import numpy as np
+    >>> import keras, numpy as np
     >>> scores = np.array([0.2, 0.4, 0.6, 0.8])
     >>> cdf = soft_cdf(scores, at=[0.0, 0.5, 1.0], smoothing=0.01)
     >>> np.round(keras.ops.convert_to_numpy(cdf), 3).tolist()

@@ -83,7 +83,7 @@ def au_weights(
         β, of the shape of the scores.
 
     Example:
-    >>> import numpy as np
+    >>> import keras, numpy as np
     >>> beta = au_weights(np.array([0.1, 0.3, 0.6, 0.9]), coverage=0.5, smoothing=0.01)
     >>> np.round(keras.ops.convert_to_numpy(beta), 2).tolist()
     [0.4, 0.94, 1.39, 1.39]
@@ -140,7 +140,7 @@ def aurc_weights(
         α, of the shape of the scores.
 
     Example:
-    >>> import numpy as np
+    >>> import keras, numpy as np
     >>> alpha = aurc_weights(np.array([0.9, 0.2, 0.5]))
     >>> np.round(keras.ops.convert_to_numpy(alpha), 3).tolist()
     [1.833, 0.333, 0.833]

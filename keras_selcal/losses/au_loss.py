@@ -85,7 +85,7 @@ class AULoss(ReweightedLoss):
     >>> import numpy as np
     >>> probabilities = np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]], "float32")
     >>> round(float(AULoss(csf="msp")(np.array([0, 1, 1]), probabilities)), 4)
-    0.4857
+    0.2666
 
     Reference:
 

@@ -1,0 +1,52 @@
+"""Every example in the docstrings and the README runs as written."""
+
+import doctest
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import keras_selcal
+
+MODULES = [
+    module.name
+    for module in pkgutil.walk_packages(keras_selcal.__path__, "keras_selcal.")
+]
+README = Path(__file__).parents[1] / "README.md"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstring_examples(name):
+    module = importlib.import_module(name)
+    result = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
+    assert result.failed == 0
+
+
+def test_public_names_have_docstrings_and_examples():
+    for name in keras_selcal.__all__:
+        thing = getattr(keras_selcal, name)
+        if name != "__version__":
+            assert thing.__doc__, name
+        if isinstance(thing, type):
+            assert ">>>" in thing.__doc__ or "```python" in thing.__doc__, name
+
+
+def test_readme_examples(tmp_path, monkeypatch):
+    """The README's Python blocks, in order, share one session."""
+    monkeypatch.chdir(tmp_path)
+    np.random.seed(0)
+    session = {}
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, str(README), "exec"), session)
+
+
+def test_readme_lists_every_loss():
+    text = README.read_text("utf-8")
+    for name in keras_selcal.losses.__all__:
+        if name not in ("ClassificationLoss", "get"):
+            assert f"`{name}`" in text, name

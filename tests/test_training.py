@@ -1,0 +1,166 @@
+"""Losses inside models: fit, evaluate, save, load, and whether they train."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+from digits import digits, small_cnn
+from keras import ops
+from test_losses import CLASSES
+
+import keras_selcal
+from keras_selcal import AULoss, AURCLoss, FocalLoss, functional
+
+crossentropy = functools.partial(
+    keras.losses.SparseCategoricalCrossentropy, from_logits=True
+)
+
+
+def model_for(loss, softmax=False, **options):
+    model = small_cnn(softmax)
+    model.compile(
+        optimizer=keras.optimizers.SGD(0.1, momentum=0.9), loss=loss, **options
+    )
+    return model
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_fit_evaluate_predict(name):
+    """75 rows in batches of 32 end with a short one."""
+    (x, y), _ = digits()
+    x, y = x[:75], y[:75]
+    model = model_for(CLASSES[name](from_logits=True), metrics=["accuracy"])
+    history = model.fit(x, y, batch_size=32, epochs=2, verbose=0)
+    assert np.isfinite(history.history["loss"]).all()
+    value, _ = model.evaluate(x, y, batch_size=75, verbose=0)
+    logits = model.predict(x, verbose=0)
+    expected = float(CLASSES[name](from_logits=True)(y, logits))
+    assert value == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("jit_compile", [True, False])
+@pytest.mark.parametrize("softmax", [True, False])
+def test_au_loss_with_and_without_jit(jit_compile, softmax):
+    (x, y), _ = digits()
+    x, y = x[:64], y[:64]
+    model = model_for(
+        AULoss(csf="msp", from_logits=not softmax),
+        softmax,
+        jit_compile=jit_compile,
+    )
+    before = model.evaluate(x, y, verbose=0)
+    for labels in (y, y[:, None], np.eye(10, dtype="float32")[y]):
+        model.fit(x, labels, batch_size=32, verbose=0)
+    assert model.evaluate(x, y, verbose=0) < before
+
+
+def test_class_and_sample_weights_reach_the_ranking():
+    (x, y), _ = digits()
+    x, y = x[:32], y[:32]
+    weight = (np.arange(32) % 2).astype("float32")
+    loss = AULoss(from_logits=True, reduction="sum")
+    model = model_for(loss)
+    kept = weight > 0
+    whole = model.evaluate(x, y, sample_weight=weight, batch_size=32, verbose=0)
+    part = model.evaluate(x[kept], y[kept], batch_size=32, verbose=0)
+    assert whole == pytest.approx(part, rel=1e-5)
+    model.fit(x, y, class_weight={c: 1.0 + c for c in range(10)}, verbose=0)
+
+
+@keras.saving.register_keras_serializable("keras_selcal_tests")
+def collision(probabilities):
+    return ops.sum(ops.square(probabilities), axis=-1)
+
+
+collision.support = lambda num_classes: (1 / num_classes, 1.0)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        AULoss("neg_entropy", threshold=-1.0, smoothing=0.2, from_logits=True),
+        AULoss(collision, 0.5, base_loss=FocalLoss(gamma=3.0), from_logits=True),
+        AURCLoss("margin", "log", "brier", from_logits=True, dtype="float32"),
+        *(cls(from_logits=True) for cls in CLASSES.values()),
+    ],
+    ids=lambda loss: type(loss).__name__,
+)
+def test_saved_models_give_back_the_same_loss(loss, tmp_path):
+    (x, y), _ = digits()
+    x, y = x[:64], y[:64]
+    model = model_for(loss)
+    expected = model.evaluate(x, y, batch_size=64, verbose=0)
+    model.save(tmp_path / "m.keras")
+    again = keras.saving.load_model(tmp_path / "m.keras")
+    assert type(again.loss) is type(loss)
+    assert again.loss.get_config() == loss.get_config()
+    value = again.evaluate(x, y, batch_size=64, verbose=0)
+    assert value == pytest.approx(expected, rel=1e-5)
+    again.fit(x, y, verbose=0)
+
+
+def test_custom_csf_survives_with_its_support():
+    loss = keras_selcal.losses.get(
+        keras.saving.serialize_keras_object(AULoss(csf=collision))
+    )
+    assert loss.csf.support(4) == (0.25, 1.0)
+
+
+# --- It trains ----------------------------------------------------------------------
+
+
+@functools.cache
+def trained(make_loss, seed, label_noise=0.0, epochs=15):
+    """Returns test accuracy and ECE of a network trained with a loss."""
+    (x, y), (x_test, y_test) = digits(label_noise)
+    keras.utils.set_random_seed(seed)
+    model = model_for(make_loss())
+    model.fit(x, y, batch_size=32, epochs=epochs, verbose=0)
+    logits = model.predict(x_test, batch_size=1157, verbose=0)
+    accuracy = np.mean(logits.argmax(-1) == y_test)
+    return accuracy, functional.ece(y_test, logits, from_logits=True)
+
+
+def au_msp():
+    return AULoss(csf="msp", from_logits=True)
+
+
+def au_margin():
+    return AULoss(csf="margin", from_logits=True)
+
+
+def au_neg_entropy():
+    return AULoss(csf="neg_entropy", from_logits=True)
+
+
+def mean_of_seeds(make_loss, **options):
+    return np.mean([trained(make_loss, seed, **options) for seed in range(3)], 0)
+
+
+@pytest.mark.parametrize("make_loss", [au_msp, au_margin, au_neg_entropy])
+def test_au_loss_trains_as_accurately_as_crossentropy(make_loss):
+    accuracy, _ = mean_of_seeds(make_loss)
+    baseline, _ = mean_of_seeds(crossentropy)
+    assert accuracy > baseline - 0.015
+
+
+def test_au_loss_calibrates_better_under_label_noise():
+    noisy = {"label_noise": 0.2, "epochs": 40}
+    accuracy, ece = mean_of_seeds(au_msp, **noisy)
+    baseline_accuracy, baseline = mean_of_seeds(crossentropy, **noisy)
+    assert ece < baseline
+    assert accuracy > baseline_accuracy - 0.015
+
+
+@pytest.mark.filterwarnings("ignore:AULoss with weight_gradient")
+def test_full_weight_gradient_at_the_papers_smoothing_collapses():
+    """Eq. gradientAU to the letter at ν = 0.1: ∇β outweighs learning from the start."""
+
+    def full():
+        return AULoss(weight_gradient=1.0, from_logits=True)
+
+    accuracy, _ = trained(full, 0, epochs=15)
+    baseline, _ = trained(crossentropy, 0)
+    assert accuracy < 0.5
+    assert baseline > 0.9
