@@ -32,15 +32,28 @@ def check_binning(
     return num_bins, binning, binning_rule
 
 
-def inner_edges(num_bins: int, dtype: Any) -> Array:
-    """Returns 1/M … (M − 1)/M, rounded to `dtype` so that p = j/M lies on an edge."""
-    return (np.arange(1, num_bins) / num_bins).astype(dtype)
+def uniform_edges(num_bins: int, dtype: Any) -> Array:
+    """Returns 0, 1/M … 1, rounded to `dtype` so that p = j/M lies on an edge."""
+    return (np.arange(num_bins + 1) / num_bins).astype(dtype)
 
 
 def uniform_bins(p: Array, num_bins: int, left_closed: bool = False) -> Array:
-    """Returns the index of each p among M equal bins (a, b], the first one closed."""
-    side: Any = "right" if left_closed else "left"
-    return inner_edges(num_bins, p.dtype).searchsorted(p, side)
+    """Returns the index of each p among M equal bins (a, b], the first one closed.
+
+    `left_closed` makes them [a, b), the last one closed.
+    """
+    edges = uniform_edges(num_bins, p.dtype)
+    last = num_bins - 1
+    # p·M tells the bin but for edges and rounding: a third of a search's time.
+    with np.errstate(invalid="ignore"):
+        index = (p * p.dtype.type(num_bins)).astype(np.intp)
+    index = np.clip(index, 0, last)
+    low, high = edges[index], edges[index + 1]
+    if left_closed:
+        index += (p >= high).astype(np.intp) - (p < low)
+    else:
+        index += (p > high).astype(np.intp) - (p <= low)
+    return np.clip(index, 0, last)
 
 
 def run_cuts(n: Any, num_bins: int, xp: Any) -> Any:

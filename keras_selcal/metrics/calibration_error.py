@@ -16,7 +16,7 @@ from keras_selcal.functional._binning import (
     calibration_norm,
     cell_sums,
     check_binning,
-    inner_edges,
+    uniform_edges,
 )
 from keras_selcal.metrics.base import (
     ClassificationMetric,
@@ -54,10 +54,10 @@ class _BinnedError(ClassificationMetric):
 
     def bins(self, p: Tensor) -> Tensor:
         """Returns the index of each p, (m,), among bins (a, b], the first closed."""
-        edges = ops.convert_to_tensor(
-            inner_edges(self.num_bins, standardize_dtype(p.dtype))
+        edges = uniform_edges(self.num_bins, standardize_dtype(p.dtype))[1:-1]
+        index = ops.cast(
+            ops.searchsorted(ops.convert_to_tensor(edges), p, side="left"), "int32"
         )
-        index = ops.cast(ops.searchsorted(edges, p, side="left"), "int32")
         # Where NaN goes differs between backends.
         return ops.where(ops.equal(p, p), index, 0)
 
