@@ -67,11 +67,12 @@ class Ranking(NamedTuple):
     def risk_at(self, coverage: float) -> Any:
         """Mean loss of the surest share κ; the group at the cut enters in part."""
         xp = self.xp
-        mass, _ = self.accepted()
-        wanted = coverage * mass[..., -1:]
-        own = xp.flip(self.mass, axis=-1)
-        share = (wanted - (mass - own)) / xp.where(own > 0, own, 1.0)
-        loss = xp.flip(self.loss, axis=-1)
+        upto = xp.cumsum(self.mass, axis=-1)
+        n = upto[..., -1:]
+        wanted = coverage * n
+        # What is left for a group once the surer ones are in.
+        share = (wanted - (n - upto)) / xp.where(self.mass > 0, self.mass, 1.0)
+        loss = self.loss
         # An infinite loss that is not accepted does not count; NaN always does.
         loss = xp.where((share > 0) | (loss != loss), loss, 0.0)
         accepted = xp.sum(xp.clip(share, 0.0, 1.0) * loss, axis=-1)
