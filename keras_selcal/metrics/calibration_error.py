@@ -132,7 +132,7 @@ class ExpectedCalibrationError(_BinnedError):
         from_logits: bool = False,
         name: str | None = "ece",
         dtype: Any = None,
-        num_cells: int = 2**18,
+        num_cells: int = 2**17,
     ) -> None:
         super().__init__(num_bins, binning, norm, num_cells, from_logits, name, dtype)
         self._sums = self.add_sums("sums", (self.size, 2))
