@@ -211,6 +211,10 @@ def test_shapes_masks_and_half_precision(name):
     pixels = _Masked(pixels, np.repeat([[True], [False], [True], [True]], 6, 1))
     metric.update_state(y.reshape(4, 6, 1), pixels, np.array([1.0, 1.0, 2.0, 1.0]))
     assert value(metric) == pytest.approx(exactly, abs=1e-6)
+    # As mixed precision hands it over.
+    metric.reset_state()
+    metric.update_state(y, rounded, w)
+    assert value(metric) == pytest.approx(exactly, abs=1e-6)
 
 
 class _Masked:
@@ -286,9 +290,8 @@ def test_in_compile():
     inputs = keras.Input((K,))
     scale = keras.layers.Dense(K, kernel_initializer="identity")
     model = keras.Model(inputs, keras.layers.Softmax()(scale(inputs)))
-    # One of each class, state made in the first batch among them.
-    names = ("ece_adaptive", "cwece", "brier", "aurc", "excess_aurc", "augrc")
-    names += ("failure_auroc", "risk_at_coverage", "coverage_at_risk")
+    # One of each kind of state, one made in the first batch among them.
+    names = ("ece_adaptive", "cwece", "brier", "excess_aurc", "coverage_at_risk")
     model.compile(
         optimizer=keras.optimizers.SGD(0.0),
         loss="sparse_categorical_crossentropy",

@@ -109,13 +109,10 @@ def test_histograms_err_by_less_than_1e_4(name, csf):
         (M.AUGRC(**ranked), F.augrc(y, z, **ranked)),
         (M.FailureAUROC(**ranked), F.failure_auroc(y, z, **ranked)),
     ]
+    c, r = 0.5, 0.05
     pairs += [
-        (M.RiskAtCoverage(c, **ranked), F.risk_at_coverage(y, z, c, **ranked))
-        for c in (0.5, 0.8)
-    ]
-    pairs += [
-        (M.CoverageAtRisk(r, **ranked), F.coverage_at_risk(y, z, r, **ranked))
-        for r in (0.01, 0.05)
+        (M.RiskAtCoverage(c, **ranked), F.risk_at_coverage(y, z, c, **ranked)),
+        (M.CoverageAtRisk(r, **ranked), F.coverage_at_risk(y, z, r, **ranked)),
     ]
     if csf == "msp":
         for norm in ("l1", "l2"):
