@@ -86,7 +86,7 @@ def au_weights(
     >>> import keras, numpy as np
     >>> beta = au_weights(np.array([0.1, 0.3, 0.6, 0.9]), coverage=0.5, smoothing=0.01)
     >>> np.round(keras.ops.convert_to_numpy(beta), 2).tolist()
-    [0.4, 0.94, 1.39, 1.39]
+    [0.24, 0.85, 1.39, 1.39]
 
     Reference:
 
