@@ -6,7 +6,6 @@ from functools import cached_property
 from typing import Any
 
 from keras import ops
-from keras.src.backend import get_keras_mask
 
 from keras_selcal._ops import Tensor, as_float, safe_log
 from keras_selcal.csf import ConfidenceScore
@@ -43,12 +42,6 @@ def check_shapes(
         "distributions of shape (..., k), for `y_pred` of shape (..., k). Received: "
         f"y_true.shape={y_true_shape}, y_pred.shape={y_pred_shape}"
     )
-
-
-def mask_of(x: Any) -> Any:
-    """Returns the mask that Keras has attached to a tensor, or None."""
-    # Not an attribute on JAX, whose tensors take none: only Keras knows where it is.
-    return get_keras_mask(x)
 
 
 def spread_weight(weight: Any, shape: tuple[Any, ...], dtype: str) -> Tensor:

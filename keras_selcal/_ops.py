@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 import keras
 import numpy as np
 from keras import ops
+from keras.src.backend import get_keras_mask
 
 Tensor: TypeAlias = Any
 
@@ -24,6 +25,12 @@ def as_float(x: Any) -> Tensor:
     if keras.backend.standardize_dtype(x.dtype) in ("float32", "float64"):
         return x
     return ops.cast(x, "float32")
+
+
+def mask_of(x: Any) -> Any:
+    """Returns the mask that Keras has attached to a tensor, or None."""
+    # Not an attribute on JAX, whose tensors take none: only Keras knows where it is.
+    return get_keras_mask(x)
 
 
 def safe_log(x: Tensor) -> Tensor:

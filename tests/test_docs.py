@@ -6,7 +6,6 @@ import pkgutil
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import keras_selcal
@@ -37,7 +36,6 @@ def test_public_names_have_docstrings_and_examples():
 def test_readme_examples(tmp_path, monkeypatch):
     """The README's Python blocks, in order, share one session."""
     monkeypatch.chdir(tmp_path)
-    np.random.seed(0)
     session = {}
     blocks = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
     assert blocks

@@ -17,11 +17,10 @@ crossentropy = functools.partial(
 )
 
 
-def model_for(loss, softmax=False, **options):
+def model_for(loss, softmax=False, learning_rate=0.05, **options):
     model = small_cnn(softmax)
-    model.compile(
-        optimizer=keras.optimizers.SGD(0.1, momentum=0.9), loss=loss, **options
-    )
+    optimizer = keras.optimizers.SGD(learning_rate, momentum=0.9)
+    model.compile(optimizer=optimizer, loss=loss, **options)
     return model
 
 
@@ -39,20 +38,32 @@ def test_fit_evaluate_predict(name):
     assert value == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("jit_compile", "softmax"), [(True, False), (False, False), (False, True)]
-)
-# torch.compile reads `.grad` of what it traces.
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
-def test_au_loss_with_and_without_jit(jit_compile, softmax):
+@pytest.mark.parametrize("softmax", [True, False])
+def test_labels_of_every_form(softmax):
     (x, y), _ = digits()
     x, y = x[:64], y[:64]
     loss = AULoss(csf="msp", from_logits=not softmax)
-    model = model_for(loss, softmax, jit_compile=jit_compile)
+    model = model_for(loss, softmax, jit_compile=False)
     before = model.evaluate(x, y, verbose=0)
     for labels in (y, y[:, None], np.eye(10, dtype="float32")[y]):
         model.fit(x, labels, batch_size=32, verbose=0)
     assert model.evaluate(x, y, verbose=0) < before
+
+
+# torch.compile reads `.grad` of what it traces.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+def test_compiled_training_equals_eager():
+    (x, y), _ = digits()
+    x, y = x[:64].reshape(64, -1), y[:64]
+    losses = []
+    for jit_compile in (True, False):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.layers.Input((64,)), keras.layers.Dense(10)])
+        model.compile("sgd", AULoss(from_logits=True), jit_compile=jit_compile)
+        history = model.fit(x, y, batch_size=32, epochs=3, shuffle=False, verbose=0)
+        losses.append(history.history["loss"])
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
+    assert losses[0][-1] < losses[0][0]
 
 
 def test_class_and_sample_weights_reach_the_ranking():
@@ -115,7 +126,10 @@ def trained(make_loss, seed, label_noise=0.0, epochs=15):
     """Returns test accuracy and ECE of a network trained with a loss."""
     (x, y), (x_test, y_test) = digits(label_noise)
     keras.utils.set_random_seed(seed)
-    model = model_for(make_loss())
+    # A rate that falls to 0 keeps the last steps from deciding the comparison.
+    steps = epochs * len(x) // 32
+    rate = keras.optimizers.schedules.CosineDecay(0.1, steps)
+    model = model_for(make_loss(), learning_rate=rate)
     model.fit(x, y, batch_size=32, epochs=epochs, verbose=0)
     logits = model.predict(x_test, batch_size=1157, verbose=0)
     accuracy = np.mean(logits.argmax(-1) == y_test)
@@ -146,7 +160,7 @@ def test_au_loss_trains_as_accurately_as_crossentropy(make_loss):
 
 
 def test_au_loss_calibrates_better_under_label_noise():
-    noisy = {"label_noise": 0.2, "epochs": 40}
+    noisy = {"label_noise": 0.2, "epochs": 30}
     accuracy, ece = mean_of_seeds(au_msp, **noisy)
     baseline_accuracy, baseline = mean_of_seeds(crossentropy, **noisy)
     assert ece < baseline
@@ -162,5 +176,5 @@ def test_full_weight_gradient_at_the_papers_smoothing_collapses():
 
     accuracy, _ = trained(full, 0, epochs=15)
     baseline, _ = trained(crossentropy, 0)
-    assert accuracy < 0.5
+    assert accuracy < 0.6
     assert baseline > 0.9

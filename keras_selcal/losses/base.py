@@ -5,8 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_selcal._batch import Batch, mask_of, spread_weight
-from keras_selcal._ops import Tensor, as_float
+from keras_selcal._batch import Batch, spread_weight
+from keras_selcal._ops import Tensor, as_float, mask_of
 from keras_selcal._saving import deserialize_if_config, serialize_callable
 from keras_selcal._validation import refuse
 

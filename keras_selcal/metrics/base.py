@@ -7,8 +7,8 @@ import keras
 from keras import ops
 
 from keras_selcal import csf as csfs
-from keras_selcal._batch import Batch, mask_of, spread_weight
-from keras_selcal._ops import TINY, Tensor, as_float
+from keras_selcal._batch import Batch, spread_weight
+from keras_selcal._ops import TINY, Tensor, as_float, mask_of
 from keras_selcal._validation import check_count, refuse
 from keras_selcal.functional._ranking import Ranking
 
