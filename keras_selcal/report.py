@@ -91,10 +91,11 @@ class CalibrationReport(Mapping[str, Interval]):
     lies too high, at times above the value, which the table then marks. In simulations
     of 1000 samples in 15 bins (`benchmarks/report_coverage.py`), 95 % intervals held an
     ECE of 0.1 in 96 % of cases, one of 0.03 in 72 %, and one of 0 never. In `compare`
-    the bias cancels only as far as both models have it. `nll` and `brier` are means, and
-    free of it.
+    the bias cancels only as far as both models have it. `nll` and `brier` are means,
+    and free of it.
 
-    The cost grows with bootstrap·n (`benchmarks/report.py`). Memory: n·k float64 numbers.
+    The cost grows with bootstrap·n (`benchmarks/report.py`). Memory: n·k float64
+    numbers.
 
     Args:
         y_true: class indices (...) or (..., 1), or distributions (..., k).
