@@ -123,3 +123,16 @@ def test_histograms_err_by_less_than_1e_4(name, csf):
         metric.update_state(y, z)
         got = float(numpy(metric.result()))
         assert got == pytest.approx(expected, abs=1e-4 + 1e-6), metric.name
+
+
+@pytest.mark.parametrize("norm", ["l1", "l2", "max"])
+def test_adaptive_bins_of_a_crowded_histogram(norm):
+    """5000 samples of 100 classes: a cell at a cut may hold two."""
+    data = load_logits(RESNET50)
+    y, z = data["val_labels"].astype("int32"), data["val_logits"]
+    given = {"binning": "adaptive", "norm": norm, "from_logits": True}
+    metric = M.ExpectedCalibrationError(**given)
+    metric.update_state(y, z)
+    assert float(numpy(metric.result())) == pytest.approx(
+        F.ece(y, z, **given), abs=1e-4
+    )
