@@ -115,8 +115,7 @@ def select_threshold(
     through 500 coverages upwards. It starts anew at ½, ¼, ⅛, … of the samples with a
     share ½, ¼, ⅛, … of δ (the union bound); a threshold that passes hands its α on to
     the next, one that fails ends it. So δ is paid for the starts alone, and coverages
-    above ½ are judged at a level between δ/2 and δ. Dividing δ by the number of steps
-    of a binary search instead would lose half as much coverage again.
+    above ½ are judged at a level between δ/2 and δ.
 
     The samples must be independent draws from where the threshold will be used, and
     not those that the classifier or its calibrator was fitted on.
