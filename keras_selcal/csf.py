@@ -41,13 +41,19 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_selcal._ops import TINY, Tensor, as_float
-from keras_selcal._saving import deserialize_if_config, serialize_callable
+from keras_selcal._ops import TINY, Tensor, as_float, top_two
+from keras_selcal._saving import (
+    deserialize_if_config,
+    serializable,
+    serialize_callable,
+)
 from keras_selcal._validation import refuse
 
 Support = tuple[float, float]
+_UNIT: Support = (0.0, 1.0)
 
 
+@serializable
 class ConfidenceScore:
     """A confidence score function together with its support.
 
@@ -65,7 +71,7 @@ class ConfidenceScore:
     def __init__(
         self,
         function: Callable[[Tensor], Tensor],
-        support: Support | Callable[[int], Support] = (0.0, 1.0),
+        support: Support | Callable[[int], Support] = _UNIT,
     ) -> None:
         self.function: Callable[..., Any] = function
         self._support = support
@@ -121,7 +127,21 @@ class ConfidenceScore:
         """Returns what `get` turns back into this score."""
         if self.built_in:
             return self.__name__
-        return serialize_callable(self.function)
+        if self._support == getattr(self.function, "support", _UNIT):
+            return serialize_callable(self.function)
+        return serialize_callable(self)
+
+    def get_config(self) -> dict[str, Any]:
+        support: Any = self._support
+        if callable(support):
+            support = serialize_callable(support)
+        return {"function": serialize_callable(self.function), "support": support}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "ConfidenceScore":
+        support = deserialize_if_config(config["support"])
+        support = support if callable(support) else tuple(support)
+        return cls(deserialize_if_config(config["function"]), support)
 
     def __repr__(self) -> str:
         return f"<confidence score function {self.__name__}>"
@@ -133,33 +153,29 @@ class _BuiltIn(ConfidenceScore):
     Args:
         name: what `get` knows it by.
         function: maps probabilities and a namespace to scores.
+        of_logs: maps ln p to scores.
         log_odds: maps ln p and a namespace to the log-odds of the scores.
         support: as for any score.
-        largest: how many of the largest ln p the score needs; None for all.
     """
 
     def __init__(
         self,
         name: str,
         function: Callable[..., Any],
+        of_logs: Callable[[Tensor], Tensor],
         log_odds: Callable[[Any, Any], Any],
-        support: Support | Callable[[int], Support] = (0.0, 1.0),
-        largest: int | None = None,
+        support: Support | Callable[[int], Support] = _UNIT,
     ) -> None:
         super().__init__(function, support)
         self.__name__ = name
+        self._of_logs = of_logs
         self._log_odds = log_odds
-        self._largest = largest
 
     def scores(self, probabilities: Any, xp: Any = ops) -> Any:
         return self.function(probabilities, xp)
 
     def from_log_probabilities(self, log_probabilities: Tensor) -> Tensor:
-        if self._largest == 1:
-            return ops.exp(ops.max(log_probabilities, axis=-1))
-        if self._largest is not None:
-            log_probabilities = ops.top_k(log_probabilities, self._largest)[0]
-        return self(ops.exp(log_probabilities))
+        return self._of_logs(log_probabilities)
 
     def log_odds_from_log_probabilities(
         self, log_probabilities: Any, xp: Any = ops
@@ -192,6 +208,10 @@ def _msp(probabilities: Any, xp: Any = ops) -> Any:
     return xp.max(probabilities, axis=-1)
 
 
+def _msp_of_logs(log_p: Tensor) -> Tensor:
+    return ops.exp(ops.max(log_p, axis=-1))
+
+
 def _msp_log_odds(log_p: Any, xp: Any) -> Any:
     """Returns ln p_1 − ln Σ_{c≠1} p_c."""
     top, others = _split(log_p, xp)
@@ -203,8 +223,13 @@ def _margin(probabilities: Any, xp: Any = ops) -> Any:
     if xp is np:
         top = np.partition(probabilities, -2, axis=-1)[..., -2:]
         return top[..., 1] - top[..., 0]
-    top = ops.top_k(probabilities, 2)[0]
-    return top[..., 0] - top[..., 1]
+    first, second = top_two(probabilities)
+    return (first - second)[..., 0]
+
+
+def _margin_of_logs(log_p: Tensor) -> Tensor:
+    first, second = top_two(log_p)
+    return (-ops.exp(first) * ops.expm1(second - first))[..., 0]
 
 
 def _margin_log_odds(log_p: Any, xp: Any) -> Any:
@@ -218,6 +243,10 @@ def _margin_log_odds(log_p: Any, xp: Any) -> Any:
 def _neg_entropy(probabilities: Any, xp: Any = ops) -> Any:
     """Negative entropy Σ p ln p in nats, with 0·ln 0 = 0."""
     return xp.sum(probabilities * _log(probabilities, xp), axis=-1)
+
+
+def _neg_entropy_of_logs(log_p: Tensor) -> Tensor:
+    return ops.sum(ops.exp(log_p) * log_p, axis=-1)
 
 
 def _neg_entropy_log_odds(log_p: Any, xp: Any) -> Any:
@@ -247,10 +276,14 @@ def _entropy_support(num_classes: int) -> Support:
     return -math.log(num_classes), 0.0
 
 
-msp = _BuiltIn("msp", _msp, _msp_log_odds, largest=1)
-margin = _BuiltIn("margin", _margin, _margin_log_odds, largest=2)
+msp = _BuiltIn("msp", _msp, _msp_of_logs, _msp_log_odds)
+margin = _BuiltIn("margin", _margin, _margin_of_logs, _margin_log_odds)
 neg_entropy = _BuiltIn(
-    "neg_entropy", _neg_entropy, _neg_entropy_log_odds, support=_entropy_support
+    "neg_entropy",
+    _neg_entropy,
+    _neg_entropy_of_logs,
+    _neg_entropy_log_odds,
+    support=_entropy_support,
 )
 _BUILT_IN = {score.__name__: score for score in (msp, margin, neg_entropy)}
 
@@ -273,6 +306,6 @@ def get(identifier: Any) -> ConfidenceScore:
     if isinstance(identifier, str) and identifier in _BUILT_IN:
         return _BUILT_IN[identifier]
     if callable(identifier):
-        return ConfidenceScore(identifier, getattr(identifier, "support", (0.0, 1.0)))
+        return ConfidenceScore(identifier, getattr(identifier, "support", _UNIT))
     listed = ", ".join(repr(name) for name in _BUILT_IN)
     refuse("csf", identifier, f"one of {listed}, or a callable")

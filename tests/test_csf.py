@@ -1,12 +1,13 @@
 """Confidence score functions: values, supports, gradients, names."""
 
+import keras
 import numpy as np
 import pytest
 import reference
 from backends import numpy, value_and_gradient
 from keras import ops
 
-from keras_selcal import csf
+from keras_selcal import AULoss, csf
 
 NAMES = ["msp", "margin", "neg_entropy"]
 
@@ -75,6 +76,22 @@ def test_a_callable_tells_its_support():
     by_pair.support = (3, 0)
     with pytest.raises(ValueError, match="support"):
         csf.get(by_pair).support(10)
+
+
+@keras.saving.register_keras_serializable("keras_selcal_tests")
+def tripled(p):
+    return 3 * ops.max(p, axis=-1)
+
+
+def test_a_support_given_beside_the_callable_is_saved_too():
+    score = csf.ConfidenceScore(tripled, support=(0, 3))
+    loss = AULoss(csf=score)
+    again = AULoss.from_config(loss.get_config())
+    assert again.csf.support(4) == (0.0, 3.0)
+    p = np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]], "float32")
+    assert float(again(np.array([0, 1, 1]), p)) == pytest.approx(
+        float(AULoss()(np.array([0, 1, 1]), p)), rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("wrong", ["MSP", "entropy", 1.0, None])
