@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -16,7 +17,6 @@ from keras import layers, ops
 from reference import score, softmax
 from scipy.stats import beta, binom
 
-import keras_selcal
 from keras_selcal import MetaMis, SelectiveClassifier, TemperatureScaling
 from keras_selcal.selective import (
     ABSTAINED,
@@ -499,7 +499,7 @@ def test_saved_here_loaded_on_another_backend(tmp_path):
         threshold=classifier.threshold,
         **classifier.predict(x, verbose=0)._asdict(),
     )
-    root = os.path.dirname(os.path.dirname(keras_selcal.__file__))
+    root = str(Path(__file__).parents[1])
     for backend, python in pythons.items():
         result = subprocess.run(
             [python, "-c", LOAD, str(tmp_path)],
