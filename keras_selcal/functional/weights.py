@@ -85,8 +85,8 @@ def au_weights(
     Example:
     >>> import keras, numpy as np
     >>> beta = au_weights(np.array([0.1, 0.3, 0.6, 0.9]), coverage=0.5, smoothing=0.01)
-    >>> np.round(keras.ops.convert_to_numpy(beta), 2).tolist()
-    [0.24, 0.85, 1.39, 1.39]
+    >>> print(keras.ops.convert_to_numpy(beta).round(2))
+    [0.24 0.85 1.39 1.39]
 
     Reference:
 
@@ -142,8 +142,8 @@ def aurc_weights(
     Example:
     >>> import keras, numpy as np
     >>> alpha = aurc_weights(np.array([0.9, 0.2, 0.5]))
-    >>> np.round(keras.ops.convert_to_numpy(alpha), 3).tolist()
-    [1.833, 0.333, 0.833]
+    >>> print(keras.ops.convert_to_numpy(alpha).round(3))
+    [1.833 0.333 0.833]
 
     Reference:
 
