@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import keras
 from keras import ops
 
 from keras_selcal._ops import Tensor, as_float, safe_log
@@ -105,7 +106,13 @@ class Batch:
         """
         y_pred = as_float(y_pred)
         y_true = ops.convert_to_tensor(y_true)
-        sparse = check_shapes(tuple(y_true.shape), tuple(y_pred.shape))
+        try:
+            shape = tuple(y_true.shape)
+        except ValueError:
+            # TensorFlow, once it has met labels of two ranks, traces for any rank.
+            sparse = "int" in keras.backend.standardize_dtype(y_true.dtype)
+        else:
+            sparse = check_shapes(shape, tuple(y_pred.shape))
         num_classes = y_pred.shape[-1]
         y_pred = ops.reshape(y_pred, (-1, num_classes))
         labels = ops.reshape(y_true, (-1, 1 if sparse else num_classes))
