@@ -1,12 +1,8 @@
 """Fixtures and helpers for all tests."""
 
-import os
-
 import keras
 import numpy as np
 import pytest
-
-os.environ.setdefault("KERAS_BACKEND", "jax")
 
 
 @pytest.fixture
