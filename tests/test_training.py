@@ -43,7 +43,7 @@ def test_labels_of_every_form(softmax):
     (x, y), _ = digits()
     x, y = x[:64], y[:64]
     loss = AULoss(csf="msp", from_logits=not softmax)
-    model = model_for(loss, softmax, jit_compile=False)
+    model = model_for(loss, softmax)
     before = model.evaluate(x, y, verbose=0)
     for labels in (y, y[:, None], np.eye(10, dtype="float32")[y], y):
         model.fit(x, labels, batch_size=32, verbose=0)

@@ -267,7 +267,8 @@ class _Marginals(_LeaveOneOut):
             p = self.of_rows(predictions[0], axis=1)
             return ops.abs(mean[..., 0] - p) ** order
 
-        errors = ops.map(keras.remat(of_block), self.margins)
+        # Recomputed in the backward pass, blocks do not add up in memory.
+        errors = self.map_blocks(of_block, keras.remat(of_block))
         errors = ops.reshape(errors, (-1, ops.shape(self.count)[0]))
         return ops.mean(errors[: self.num_margins], axis=0)
 
@@ -279,5 +280,11 @@ class _Marginals(_LeaveOneOut):
             return self.log_likelihood_of(log_kernel)
 
         # The margins that fill up the last block are not there.
-        fit = ops.reshape(ops.map(of_block, self.margins), (-1,))
+        fit = ops.reshape(self.map_blocks(of_block, of_block), (-1,))
         return ops.sum(fit[: self.num_margins])
+
+    def map_blocks(self, of_one: Any, of_many: Any) -> Tensor:
+        """Returns `of_one` of the only block, or `of_many` of each one, stacked."""
+        if self.margins[0].shape[0] == 1:
+            return of_one(tuple(x[0] for x in self.margins))
+        return ops.map(of_many, self.margins)
