@@ -375,26 +375,26 @@ def test_confidence_histogram_of_answers_that_are_all_right(ax):
 
 
 def test_score_cdf_lines_are_the_cdfs(ax):
-    plots.score_cdf(SCORES, num_bins=16, ax=ax)
+    plots.score_cdf(SCORES, ax=ax)
     for nu in (0.01, 0.1, 1):
         drawn = line(ax, f"soft CDF, ν = {nu:g}")
-        expected = reference.soft_cdf(SCORES, drawn.get_xdata(), 16, nu)
+        expected = reference.soft_cdf(SCORES, drawn.get_xdata(), 64, nu)
         np.testing.assert_allclose(drawn.get_ydata(), expected, atol=1e-5)
     empirical = line(ax, "empirical")
     np.testing.assert_allclose(empirical.get_xdata()[1:-1], np.sort(SCORES))
     np.testing.assert_allclose(empirical.get_ydata()[1:-1], np.arange(1, N + 1) / N)
     heights = stairs(ax, "histogram").values
-    expected = np.histogram(SCORES, 16, (0, 1))[0]
+    expected = np.histogram(SCORES, 64, (0, 1))[0]
     np.testing.assert_allclose(heights, expected * 0.5 / expected.max())
 
 
 def test_score_cdf_of_another_support_and_of_weights():
     scores = -np.log(K) * (1 - SCORES)
-    ax = plots.score_cdf(scores, 0.05, support=(-np.log(K), 0), sample_weight=WEIGHT)
+    ax = plots.score_cdf(scores, 0.1, support=(-np.log(K), 0), sample_weight=WEIGHT)
     drawn = line(ax, "soft CDF")
     copies = np.repeat(SCORES, WEIGHT.astype(int))
     at = 1 + drawn.get_xdata() / np.log(K)
-    expected = reference.soft_cdf(copies, at, smoothing=0.05)
+    expected = reference.soft_cdf(copies, at, smoothing=0.1)
     np.testing.assert_allclose(drawn.get_ydata(), expected, atol=2e-3)
     np.testing.assert_allclose(
         line(ax, "empirical").get_ydata()[1:-1],
@@ -421,9 +421,8 @@ def test_weights_of_the_focal_family():
         np.testing.assert_allclose(
             curve(draw, InverseFocalLoss(gamma)), (1 + P) ** gamma, rtol=1e-5
         )
-    expected = (1 - P + (1 - P) / 2) ** 2
-    dual = DualFocalLoss(2.0)
-    np.testing.assert_allclose(curve(draw, dual, num_classes=3), expected, rtol=1e-5)
+    expected = (1 - P + (1 - P) / 9) ** 2
+    np.testing.assert_allclose(curve(draw, DualFocalLoss(2.0)), expected, rtol=1e-5)
 
 
 def test_weights_of_aurc_and_au_in_a_large_uniform_batch():
@@ -442,14 +441,18 @@ def test_weights_of_aurc_and_au_in_a_large_uniform_batch():
 
 
 def test_weights_follow_the_predictions_that_are_given():
-    beta = curve(plots.loss_weights, AULoss(smoothing=0.02), y_pred=PROBABILITIES)
-    score = np.maximum(P, (1 - P) / (K - 1))
-    tau = np.quantile(SCORES, 0.75)
-    expected = -np.log1p(
-        -reference.soft_cdf(SCORES, np.minimum(score, tau), smoothing=0.02)
-    )
-    expected /= reference.soft_cdf(SCORES, tau, smoothing=0.02)
-    np.testing.assert_allclose(beta, expected, rtol=5e-3, atol=1e-3)
+    # Of the default reference's shape: JAX compiles nothing anew.
+    logits = np.random.default_rng(1).normal(size=(1024, 10))
+    p = reference.softmax(3 * logits)
+    u = p.max(-1)
+    beta = curve(plots.loss_weights, AULoss(), num_classes=2, y_pred=p)
+    score = np.maximum(P, (1 - P) / 9)
+    tau = np.quantile(u, 0.75)
+    expected = -np.log1p(-reference.soft_cdf(u, np.minimum(score, tau)))
+    expected /= reference.soft_cdf(u, tau)
+    np.testing.assert_allclose(beta, expected, rtol=5e-3)
+    uniform = curve(plots.loss_weights, AULoss())
+    assert np.abs(beta - uniform).max() > 0.1
 
 
 def test_normalised_weights_have_mean_1_and_gradients_the_same_scale(ax):
@@ -509,14 +512,6 @@ def test_gradient_of_au_keeps_its_share_of_that_of_the_weight():
     aurc = curve(plots.loss_gradients, AURCLoss())
     alpha = curve(plots.loss_weights, AURCLoss())
     np.testing.assert_allclose(aurc, -alpha / P, rtol=1e-3, atol=1e-4)
-
-
-def test_a_large_reference_counts_as_a_small_one_of_the_same_distribution():
-    many = np.repeat(PROBABILITIES, 20, axis=0)
-    few = curve(plots.loss_weights, AULoss(), y_pred=PROBABILITIES)
-    np.testing.assert_allclose(
-        curve(plots.loss_weights, AULoss(), y_pred=many), few, rtol=1e-3, atol=1e-4
-    )
 
 
 # Bad input
