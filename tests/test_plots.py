@@ -214,14 +214,23 @@ def test_reliability_bars_are_the_curve(binning, weight, ax):
     assert ax.get_title() == f"{kind} = {ece:.3g}"
 
 
-def test_reliability_counts_are_seen_and_add_up(ax):
-    plots.reliability_diagram(Y, LOGITS, num_bins=8, from_logits=True, ax=ax)
-    expected = np.histogram(SCORES, 8, (0, 1))[0]
-    numbers = [int(text.get_text()) for text in ax.texts]
-    assert numbers == expected[expected > 0].tolist()
-    depth = -np.array(
-        [bar.get_height() for bar in bars(ax, "samples in the bin (number below)")]
+@pytest.mark.parametrize("binning", ["uniform", "adaptive"])
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["unweighted", "weighted"])
+def test_reliability_counts_are_seen(binning, weight, ax):
+    plots.reliability_diagram(
+        Y, LOGITS, 7, binning, True, sample_weight=weight, bootstrap=0, ax=ax
     )
+    if binning == "uniform":
+        mass, _ = np.histogram(SCORES, 7, (0, 1), weights=weight)
+        expected = mass * N / mass.sum()
+    else:
+        total = N if weight is None else weight.sum()
+        runs = total // 7 + (np.arange(7) < total % 7)
+        expected = runs * N / total
+    numbers = [int(text.get_text()) for text in ax.texts]
+    assert numbers == np.rint(expected[expected > 0]).tolist()
+    hanging = bars(ax, "samples in the bin (number below)")
+    depth = -np.array([bar.get_height() for bar in hanging])
     np.testing.assert_allclose(depth / depth.max(), expected / expected.max())
 
 

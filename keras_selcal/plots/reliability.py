@@ -11,6 +11,7 @@ from keras_selcal._validation import check_count, check_number, refuse
 from keras_selcal.functional._binning import check_binning, run_sums, uniform_bins
 from keras_selcal.functional._samples import Array, Samples, to_counts
 from keras_selcal.functional._segments import Segments
+from keras_selcal.functional.calibration import ReliabilityCurve
 from keras_selcal.plots import _canvas as canvas
 
 # The samples of each bin hang below accuracy 0, in a strip of this depth.
@@ -56,8 +57,8 @@ def reliability_diagram(
         binning: `"uniform"` or `"adaptive"`, as in `functional.reliability_curve`.
             Adaptive bins of a resample are the resample's own.
         from_logits: whether `y_pred` holds logits.
-        sample_weight: of a shape that broadcasts to the samples'. The numbers in the
-            picture are then of samples, not of weights.
+        sample_weight: of a shape that broadcasts to the samples'. The numbers below
+            are then each bin's share of the weight, times n.
         bootstrap: the number of resamples; 0 for no whiskers.
         confidence_level: c in (0, 1).
         seed: of the resamples, an integer of at least 0.
@@ -162,7 +163,9 @@ def _draw(
             label=f"{canvas.percent(confidence_level)} interval of the accuracy",
             zorder=4,
         )
-    _draw_counts(ax, samples, curve.edges, binning)
+    # Numbers side by side need broad bins.
+    upright = num_bins > 15 or binning == "adaptive"
+    _draw_counts(ax, curve, samples.n, upright)
 
     kind = "ECE" if binning == "uniform" else "adaptive ECE"
     title = f"{kind} = {functional.ece(**arguments):.3g}"
@@ -181,20 +184,14 @@ def _draw(
     )
 
 
-def _draw_counts(ax: Any, samples: Samples, edges: Array, binning: str) -> None:
+def _draw_counts(ax: Any, curve: ReliabilityCurve, n: int, upright: bool) -> None:
     """Hangs a histogram of the samples below 0, the numbers at its foot."""
-    num_bins = len(edges) - 1
-    if binning == "uniform":
-        index = uniform_bins(samples.confidence, num_bins)
-        count = np.bincount(index, minlength=num_bins)
-    else:
-        # Equal runs by construction, save for what does not divide.
-        count = samples.n // num_bins + (np.arange(num_bins) < samples.n % num_bins)
-    width = np.diff(edges)
+    edges, width = curve.edges, np.diff(curve.edges)
+    count = np.rint(curve.share * n).astype(int)
     ax.axhline(0, color=canvas.BLACK, linewidth=0.8)
     ax.bar(
         edges[:-1],
-        -_STRIP * count / count.max(),
+        -_STRIP * curve.share / curve.share.max(),
         width,
         align="edge",
         color=canvas.PALE,
@@ -202,7 +199,6 @@ def _draw_counts(ax: Any, samples: Samples, edges: Array, binning: str) -> None:
         linewidth=0.8,
         label="samples in the bin (number below)",
     )
-    upright = 90 if num_bins > 15 or binning == "adaptive" else 0
     for x, number, w in zip(edges[:-1] + width / 2, count, width, strict=True):
         # Numbers of narrow adaptive bins would lie on each other.
         if number and w > 0.015:
@@ -214,7 +210,7 @@ def _draw_counts(ax: Any, samples: Samples, edges: Array, binning: str) -> None:
                 va="bottom",
                 fontsize=7,
                 color=canvas.GREY,
-                rotation=upright,
+                rotation=90 if upright else 0,
             )
 
 
