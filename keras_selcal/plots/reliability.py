@@ -39,7 +39,7 @@ def reliability_diagram(
     A bar is the accuracy in a bin of confidence, its whisker the bootstrap interval, a
     short line the mean confidence. Bars below the diagonal: the model is surer than it
     is right. Below 0 hangs the number of samples in each bin, written underneath; ECE
-    stands in the title. Where all of a bin's few samples are right, or all wrong, so are
+    stands in the title. Where all samples of a bin are right, or all wrong, so are
     all of its resamples, and the whisker has no length: that is not certainty.
 
     Formula:
