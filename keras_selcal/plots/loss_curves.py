@@ -56,7 +56,7 @@ def loss_weights(
     ```
 
     Args:
-        losses: a `ReweightedLoss` or its name, or a mapping of labels to such.
+        losses: a `ReweightedLoss` or its name, a list of such, or a mapping of labels.
             `FocalLoss(gamma=0)` is cross-entropy.
         num_classes: k.
         y_pred: probabilities (..., k) that stand for the batch; k is then theirs.
@@ -118,7 +118,7 @@ def loss_gradients(
     the axis cuts the curves off.
 
     Args:
-        losses: a `ReweightedLoss` or its name, or a mapping of labels to such.
+        losses: a `ReweightedLoss` or its name, a list of such, or a mapping of labels.
             `FocalLoss(gamma=0)` is cross-entropy.
         num_classes: k.
         y_pred: probabilities (..., k) that stand for the batch; k is then theirs.
@@ -169,20 +169,21 @@ def _finish(ax: Any, y_label: str, **legend: Any) -> None:
 
 
 def _named_losses(losses: Any) -> dict[str, ReweightedLoss]:
-    allowed = "a ReweightedLoss, its name, or a mapping of labels to such"
-    if isinstance(losses, Mapping):
-        named = {
-            str(label): library.get(loss) if isinstance(loss, str) else loss
-            for label, loss in losses.items()
-        }
-    else:
-        loss = library.get(losses) if isinstance(losses, str) else losses
-        named = {str(getattr(loss, "name", "")).replace("_", " "): loss}
-    if not named:
-        refuse("losses", losses, allowed)
-    for loss in named.values():
+    allowed = (
+        "a ReweightedLoss, its name, a list of such or a mapping of labels to such"
+    )
+    if not isinstance(losses, Mapping | list | tuple):
+        losses = [losses]
+    labels = losses if isinstance(losses, Mapping) else [None] * len(losses)
+    given = losses.values() if isinstance(losses, Mapping) else losses
+    named: dict[str, ReweightedLoss] = {}
+    for label, loss in zip(labels, given, strict=True):
+        loss = library.get(loss) if isinstance(loss, str) else loss
         if not isinstance(loss, ReweightedLoss):
             refuse("losses", loss, allowed)
+        named[loss.name.replace("_", " ") if label is None else str(label)] = loss
+    if len(named) < max(len(losses), 1):
+        refuse("losses", losses, f"{allowed}, at least one, each of a name of its own")
     return named
 
 
