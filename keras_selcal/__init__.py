@@ -6,6 +6,7 @@ from keras_selcal import (
     functional,
     losses,
     metrics,
+    plots,
     report,
     selective,
 )
@@ -75,6 +76,7 @@ __all__ = [
     "functional",
     "losses",
     "metrics",
+    "plots",
     "report",
     "select_threshold",
     "selective",

@@ -1,0 +1,21 @@
+"""Pictures of calibration, selective classification and losses, by matplotlib.
+
+Every function takes an optional `ax`, draws on it and returns it; without one it makes
+a figure of its own. None shows or saves anything: `ax.figure.savefig("picture.png")`,
+or `matplotlib.pyplot.show()`. matplotlib is imported by the first call.
+"""
+
+from keras_selcal.plots.histogram import confidence_histogram
+from keras_selcal.plots.loss_curves import loss_gradients, loss_weights
+from keras_selcal.plots.reliability import reliability_diagram
+from keras_selcal.plots.risk_coverage import risk_coverage_curve
+from keras_selcal.plots.score_cdf import score_cdf
+
+__all__ = [
+    "confidence_histogram",
+    "loss_gradients",
+    "loss_weights",
+    "reliability_diagram",
+    "risk_coverage_curve",
+    "score_cdf",
+]

@@ -1,0 +1,95 @@
+"""What the plots share: axes, colours, and the predictions of one or more models."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from keras_selcal._validation import refuse
+from keras_selcal.functional._samples import Samples
+
+# The palette of Okabe & Ito, told apart by colour-blind readers too.
+BLUE, VERMILLION, GREEN = "#0072B2", "#D55E00", "#009E73"
+PURPLE, ORANGE, SKY, BLACK = "#CC79A7", "#E69F00", "#56B4E9", "#000000"
+GREY, PALE = "#6E6E6E", "#C9C9C9"
+
+_COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK)
+_DASHES = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))
+
+
+def line_style(index: int) -> dict[str, Any]:
+    """Returns the colour and dashes of the i-th line: no two of 35 share both."""
+    return {
+        "color": _COLOURS[index % len(_COLOURS)],
+        "linestyle": _DASHES[index % len(_DASHES)],
+    }
+
+
+def axes(ax: Any, count: int = 1, size: tuple[float, float] = (6.0, 4.5)) -> list[Any]:
+    """Returns `count` axes: those given, checked, or those of a new figure.
+
+    Args:
+        ax: None, one matplotlib Axes, or as many as are needed.
+        count: how many are needed.
+        size: width and height of each in a new figure, in inches.
+    """
+    try:
+        from matplotlib.axes import Axes
+    except ImportError as error:
+        raise ImportError(
+            "`keras_selcal.plots` needs matplotlib: "
+            '`pip install "keras-selcal[plots]"`.'
+        ) from error
+    if ax is None:
+        import matplotlib.pyplot as plt
+
+        width, height = size
+        _, made = plt.subplots(
+            1,
+            count,
+            figsize=(width * count, height),
+            squeeze=False,
+            layout="constrained",
+        )
+        return list(made[0])
+    given = [ax] if isinstance(ax, Axes) else list(np.ravel(np.asarray(ax, object)))
+    if len(given) != count or not all(isinstance(one, Axes) for one in given):
+        allowed = "a matplotlib Axes" if count == 1 else f"{count} matplotlib Axes"
+        refuse("ax", ax, f"{allowed}, or None")
+    return given
+
+
+def models(y_pred: Any) -> dict[str, Any]:
+    """Returns predictions by the name of their model, "" for one without a name."""
+    if not isinstance(y_pred, Mapping):
+        return {"": y_pred}
+    if not y_pred:
+        refuse("y_pred", y_pred, "predictions, or a mapping of at least one name to it")
+    return {str(name): predictions for name, predictions in y_pred.items()}
+
+
+def finite_samples(
+    y_true: Any, y_pred: Any, from_logits: bool, sample_weight: Any
+) -> Samples:
+    """Returns the samples; NaN and labels that are no class cannot be drawn."""
+    samples = Samples.of(y_true, y_pred, from_logits, sample_weight)
+    if np.isnan(samples.confidence).any():
+        refuse("y_pred", y_pred, "free of NaN")
+    if np.isnan(samples.correct).any():
+        refuse("y_true", y_true, f"class indices in 0 … {samples.num_classes - 1}")
+    return samples
+
+
+def percent(share: float) -> str:
+    """Returns a share as a percentage of about three digits."""
+    return f"{100 * share:.3g} %"
+
+
+def finish(ax: Any, x_label: str, y_label: str, **legend: Any) -> None:
+    """Labels the axes, adds a faint grid and the legend, and frees two sides."""
+    ax.set_xlabel(x_label)
+    ax.set_ylabel(y_label)
+    ax.grid(True, color=PALE, linewidth=0.5, alpha=0.6)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(fontsize="small", title_fontsize="small", framealpha=0.9, **legend)

@@ -1,0 +1,108 @@
+"""Confidence of right answers against that of wrong ones."""
+
+from typing import Any
+
+import numpy as np
+
+from keras_selcal import csf as csfs
+from keras_selcal._validation import check_count
+from keras_selcal.functional._samples import Array
+from keras_selcal.plots import _canvas as canvas
+
+
+def confidence_histogram(
+    y_true: Any,
+    y_pred: Any,
+    csf: Any = "msp",
+    num_bins: int = 20,
+    from_logits: bool = False,
+    sample_weight: Any | None = None,
+    *,
+    ax: Any = None,
+) -> Any:
+    """Draws how sure a model is where it is right, and where it is wrong.
+
+    Each histogram adds up to 1 by itself, so that few wrong answers are seen next to
+    many right ones. The less they overlap, the better confidence tells them apart.
+
+    Formula:
+
+    ```
+    right  h_b = Σ_{i in b} w_i a_i / Σ_i w_i a_i
+    wrong  h_b = Σ_{i in b} w_i (1 − a_i) / Σ_i w_i (1 − a_i)
+    ```
+
+    with a_i the label mass of the predicted class: 1 or 0 for class indices.
+
+    Args:
+        y_true: class indices (...) or (..., 1), or distributions (..., k).
+        y_pred: probabilities or logits, (..., k).
+        csf: the confidence score, as `keras_selcal.csf.get` takes it.
+        num_bins: M equal bins of the range that the score can take.
+        from_logits: whether `y_pred` holds logits.
+        sample_weight: of a shape that broadcasts to the samples'.
+        ax: where to draw, an Axes. None makes a figure.
+
+    Returns:
+        The Axes.
+
+    Example:
+    >>> import numpy as np
+    >>> p = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
+    >>> ax = confidence_histogram(np.array([0, 1, 1]), p)
+    >>> [text.get_text() for text in ax.get_legend().get_texts()]
+    ['right answers (66.7 %), mean 0.85', 'wrong answers (33.3 %), mean 0.6']
+
+    References:
+    - Hendrycks & Gimpel, [A Baseline for Detecting Misclassified and
+      Out-of-Distribution Examples in Neural
+      Networks](https://arxiv.org/abs/1610.02136)
+    """
+    num_bins = check_count("num_bins", num_bins)
+    score = csfs.get(csf)
+    samples = canvas.finite_samples(y_true, y_pred, from_logits, sample_weight)
+    low, high = score.support(samples.num_classes)
+    # Rounding may carry a score just past the end of its range.
+    scores = np.clip(samples.scores(score), low, high)
+    edges = np.linspace(low, high, num_bins + 1)
+    (ax,) = canvas.axes(ax)
+    right = samples.counts * samples.correct
+    wrong = samples.counts - right
+    total = samples.counts.sum()
+    for mass, answers, colour, hatch in (
+        (right, "right", canvas.BLUE, None),
+        (wrong, "wrong", canvas.VERMILLION, "////"),
+    ):
+        share = mass.sum() / total
+        label = f"{answers} answers ({canvas.percent(share)})"
+        heights = np.zeros(num_bins)
+        if share > 0:
+            mean = np.average(scores, weights=mass)
+            label += f", mean {mean:.3g}"
+            heights = _shares(scores, edges, mass)
+            ax.axvline(mean, color=colour, linestyle="--", linewidth=1.2)
+        ax.stairs(
+            heights,
+            edges,
+            fill=True,
+            facecolor=(colour, 0.35),
+            edgecolor=colour,
+            linewidth=1.4,
+            hatch=hatch,
+            label=label,
+        )
+    ax.set_xlim(low, high)
+    ax.set_ylim(bottom=0)
+    canvas.finish(
+        ax,
+        f"confidence score ({score.__name__})",
+        "share of the right answers, of the wrong answers",
+        loc="best",
+        title="dashed: the mean of each",
+    )
+    return ax
+
+
+def _shares(scores: Array, edges: Array, mass: Array) -> Array:
+    heights, _ = np.histogram(scores, edges, weights=mass)
+    return np.asarray(heights / mass.sum())

@@ -1,0 +1,626 @@
+"""Plots: the drawn data, the axes, bad input, and pictures.
+
+The pictures are compared with those in `tests/images`. After a change that is meant,
+look at the new ones that this writes, and commit them:
+
+    KERAS_SELCAL_WRITE_IMAGES=1 pytest tests/test_plots.py -k picture
+"""
+
+import ast
+import os
+import runpy
+import sys
+from pathlib import Path
+
+os.environ["MPLBACKEND"] = "Agg"
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import reference
+from backends import numpy
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from PIL import Image
+
+import keras_selcal
+from keras_selcal import (
+    AULoss,
+    AURCLoss,
+    DualFocalLoss,
+    FocalLoss,
+    InverseFocalLoss,
+    KDECrossentropy,
+    functional,
+    plots,
+)
+from keras_selcal.functional._samples import Samples
+from keras_selcal.plots.reliability import accuracy_band
+
+IMAGES = Path(__file__).parent / "images"
+# Root mean square difference of colours in [0, 1]. Another version of the font
+# renderer moves the text; a missing or misplaced line is more.
+TOLERANCE = 0.025
+P = np.arange(1, 256) / 256
+
+_rng = np.random.default_rng(7)
+N, K = 300, 4
+Y = _rng.integers(K, size=N)
+LOGITS = 2 * _rng.normal(size=(N, K)).astype("float32")
+LOGITS[np.arange(N), Y] += 4 * _rng.random(N).astype("float32")
+PROBABILITIES = reference.softmax(LOGITS)
+SCORES = PROBABILITIES.max(-1)
+CORRECT = PROBABILITIES.argmax(-1) == Y
+WEIGHT = _rng.integers(1, 4, size=N).astype("float64")
+
+DRAW = {
+    "reliability_diagram": lambda ax: plots.reliability_diagram(
+        Y, PROBABILITIES, num_bins=10, ax=ax
+    ),
+    "risk_coverage_curve": lambda ax: plots.risk_coverage_curve(
+        Y, PROBABILITIES, threshold=0.8, ax=ax
+    ),
+    "confidence_histogram": lambda ax: plots.confidence_histogram(
+        Y, PROBABILITIES, ax=ax
+    ),
+    "score_cdf": lambda ax: plots.score_cdf(SCORES, ax=ax),
+    "loss_weights": lambda ax: plots.loss_weights(
+        {
+            "cross-entropy": FocalLoss(0),
+            "focal": FocalLoss(2),
+            "AURC": AURCLoss(),
+            "AU": AULoss(),
+        },
+        ax=ax,
+    ),
+    "loss_gradients": lambda ax: plots.loss_gradients(
+        {
+            "cross-entropy": FocalLoss(0),
+            "focal": FocalLoss(2),
+            "inverse focal": InverseFocalLoss(2),
+        },
+        ax=ax,
+    ),
+}
+
+
+@pytest.fixture
+def ax():
+    return Figure().subplots()
+
+
+@pytest.fixture(autouse=True)
+def _close():
+    yield
+    plt.close("all")
+
+
+def bars(ax, label):
+    (found,) = (bars for bars in ax.containers if bars.get_label() == label)
+    return found
+
+
+def stairs(ax, label):
+    (found,) = (patch for patch in ax.patches if patch.get_label().startswith(label))
+    return found.get_data()
+
+
+def marks(ax, label):
+    (found,) = (c for c in ax.collections if label in c.get_label())
+    return np.array(found.get_segments())
+
+
+def line(ax, label):
+    (found,) = (one for one in ax.get_lines() if one.get_label().startswith(label))
+    return found
+
+
+def legend(ax):
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+# Axes and matplotlib
+
+
+@pytest.mark.parametrize("name", DRAW)
+def test_draws_on_the_axes_that_it_is_given_and_returns_them(name, ax):
+    before = plt.get_fignums()
+    assert DRAW[name](ax) is ax
+    assert plt.get_fignums() == before
+    assert ax.get_xlabel()
+    assert ax.get_ylabel()
+    assert ax.get_legend() is not None
+
+
+@pytest.mark.parametrize("name", DRAW)
+def test_makes_axes_of_its_own_and_shows_nothing(name, monkeypatch):
+    def fail(*_, **__):
+        raise AssertionError("a plot must not show itself")
+
+    monkeypatch.setattr(plt, "show", fail)
+    ax = DRAW[name](None)
+    assert isinstance(ax, Axes)
+    assert plt.get_fignums() == [ax.figure.number]
+
+
+@pytest.mark.parametrize("name", DRAW)
+def test_without_matplotlib_the_error_names_the_extra(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.axes", None)
+    with pytest.raises(ImportError, match=r'pip install "keras-selcal\[plots\]"'):
+        DRAW[name](None)
+
+
+PACKAGE = Path(keras_selcal.__file__).parent
+
+
+def imports_outside_functions(node):
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            yield child.module or ""
+        elif not isinstance(child, (ast.FunctionDef, ast.Lambda)):
+            yield from imports_outside_functions(child)
+
+
+def test_no_module_imports_matplotlib_when_it_is_imported():
+    # In a process of its own this would be clearer, and take as long as all the rest.
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        names = set(imports_outside_functions(ast.parse(path.read_text("utf-8"))))
+        found |= names
+        roots = {name.partition(".")[0] for name in names}
+        assert not roots & {"matplotlib", "mpl_toolkits", "PIL"}, path
+    assert {"numpy", "keras_selcal.plots"} <= found
+
+
+def test_plots_can_be_imported_without_matplotlib(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("matplotlib")]:
+        monkeypatch.setitem(sys.modules, name, None)
+    for path in (PACKAGE / "plots").glob("*.py"):
+        runpy.run_path(str(path))
+    assert sorted(plots.__all__) == sorted(DRAW)
+
+
+@pytest.mark.parametrize("name", DRAW)
+def test_axes_of_another_kind_are_refused(name):
+    with pytest.raises(ValueError, match="`ax` must be"):
+        DRAW[name]("here")
+    with pytest.raises(ValueError, match="`ax` must be"):
+        DRAW[name](Figure().subplots(1, 2))
+
+
+# Reliability diagram
+
+
+@pytest.mark.parametrize("binning", ["uniform", "adaptive"])
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["unweighted", "weighted"])
+def test_reliability_bars_are_the_curve(binning, weight, ax):
+    arguments = {"num_bins": 10, "binning": binning, "sample_weight": weight}
+    plots.reliability_diagram(Y, PROBABILITIES, **arguments, bootstrap=20, ax=ax)
+    curve = functional.reliability_curve(Y, PROBABILITIES, **arguments)
+    full = curve.share > 0
+    drawn = bars(ax, "accuracy in the bin")
+    np.testing.assert_allclose(
+        [bar.get_height() for bar in drawn], curve.accuracy[full]
+    )
+    np.testing.assert_allclose([bar.get_x() for bar in drawn], curve.edges[:-1][full])
+    confidence = marks(ax, "mean confidence")
+    np.testing.assert_allclose(confidence[:, 0, 1], curve.confidence[full])
+    np.testing.assert_allclose(confidence[:, 1, 0], curve.edges[1:][full])
+    ece = functional.ece(Y, PROBABILITIES, **arguments)
+    kind = "ECE" if binning == "uniform" else "adaptive ECE"
+    assert ax.get_title() == f"{kind} = {ece:.3g}"
+
+
+@pytest.mark.parametrize("binning", ["uniform", "adaptive"])
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["unweighted", "weighted"])
+def test_reliability_counts_are_seen(binning, weight, ax):
+    plots.reliability_diagram(
+        Y, LOGITS, 7, binning, True, sample_weight=weight, bootstrap=0, ax=ax
+    )
+    if binning == "uniform":
+        mass, _ = np.histogram(SCORES, 7, (0, 1), weights=weight)
+        expected = mass * N / mass.sum()
+    else:
+        total = N if weight is None else weight.sum()
+        runs = total // 7 + (np.arange(7) < total % 7)
+        expected = runs * N / total
+    numbers = [int(text.get_text()) for text in ax.texts]
+    assert numbers == np.rint(expected[expected > 0]).tolist()
+    hanging = bars(ax, "samples in the bin (number below)")
+    depth = -np.array([bar.get_height() for bar in hanging])
+    np.testing.assert_allclose(depth / depth.max(), expected / expected.max())
+
+
+@pytest.mark.parametrize("binning", ["uniform", "adaptive"])
+def test_reliability_band_is_that_of_plain_resampling(binning):
+    rng = np.random.default_rng(3)
+    replicates = []
+    for drawn in rng.integers(N, size=(400, N)):
+        curve = functional.reliability_curve(Y[drawn], PROBABILITIES[drawn], 5, binning)
+        replicates.append(curve.accuracy)
+    expected = np.nanquantile(np.array(replicates)[:, 2:], [0.05, 0.95], axis=0)
+    samples = Samples.of(Y, PROBABILITIES, False, None)
+    band = np.array(accuracy_band(samples, 5, binning, 2000, 0.9, 0))[:, 2:]
+    # Different draws: both ends within their own noise, the widths are 0.1 to 0.2.
+    np.testing.assert_allclose(band, expected, atol=0.03)
+
+
+def test_reliability_whiskers_are_the_band(ax):
+    plots.reliability_diagram(
+        Y, PROBABILITIES, 5, bootstrap=50, confidence_level=0.9, seed=4, ax=ax
+    )
+    samples = Samples.of(Y, PROBABILITIES, False, None)
+    low, high = accuracy_band(samples, 5, "uniform", 50, 0.9, 4)
+    full = functional.reliability_curve(Y, PROBABILITIES, 5).share > 0
+    whiskers = marks(ax, "90 % interval")
+    np.testing.assert_allclose(whiskers[:, :, 1], np.stack([low, high], -1)[full])
+
+
+def test_reliability_band_of_weights_equals_that_of_one_sample_a_bin():
+    samples = Samples.of([0, 0], [[0.9, 0.1], [0.3, 0.7]], False, [2.0, 1.0])
+    low, high = accuracy_band(samples, 10, "uniform", 30, 0.95, 0)
+    # Alone in its bin, a sample is right or wrong in every resample that has it.
+    assert (low[8], high[8], low[6], high[6]) == (1, 1, 0, 0)
+    assert np.isnan(low[0])
+
+
+def test_reliability_without_bootstrap_has_no_whiskers(ax):
+    plots.reliability_diagram(Y, PROBABILITIES, bootstrap=0, ax=ax)
+    assert not any("interval" in text for text in legend(ax))
+
+
+def test_reliability_of_several_models_side_by_side():
+    models = {"sharp": LOGITS, "flat": LOGITS / 4}
+    drawn = plots.reliability_diagram(Y, models, from_logits=True, bootstrap=5)
+    assert drawn.shape == (2,)
+    for ax, (name, logits) in zip(drawn, models.items(), strict=True):
+        ece = functional.ece(Y, logits, from_logits=True)
+        assert ax.get_title() == f"{name}\nECE = {ece:.3g}"
+    given = Figure().subplots(1, 2)
+    again = plots.reliability_diagram(
+        Y, models, from_logits=True, bootstrap=5, ax=given
+    )
+    assert list(again) == list(given)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("binning", ["uniform", "adaptive"])
+def test_reliability_of_hardly_any_samples(n, binning, ax):
+    p = np.array([[1.0, 0.0], [0.5, 0.5]])[:n]
+    plots.reliability_diagram([0, 1][:n], p, 1, binning, bootstrap=3, ax=ax)
+    FigureCanvasAgg(ax.figure).draw()
+
+
+# Risk-coverage curve
+
+
+def test_risk_coverage_lines_are_the_functional_results(ax):
+    plots.risk_coverage_curve(Y, PROBABILITIES, csf="margin", ax=ax)
+    curve = functional.risk_coverage_curve(Y, PROBABILITIES, csf="margin")
+    own = line(ax, "this model")
+    np.testing.assert_array_equal(own.get_xdata(), curve.coverage)
+    np.testing.assert_array_equal(own.get_ydata(), curve.risk)
+    aurc = functional.aurc(Y, PROBABILITIES, csf="margin")
+    excess = functional.excess_aurc(Y, PROBABILITIES, csf="margin")
+    assert own.get_label() == f"this model: AURC {aurc:.3g}"
+    best = line(ax, "best possible")
+    # The mean of the best curve's risks is its AURC.
+    assert np.mean(best.get_ydata()) == pytest.approx(aurc - excess)
+    assert f"AURC {aurc - excess:.3g}" in best.get_label()
+    wrong = np.arange(1, N + 1) - CORRECT.sum()
+    np.testing.assert_allclose(
+        best.get_ydata(), np.maximum(wrong, 0) / np.arange(1, N + 1)
+    )
+    np.testing.assert_allclose(line(ax, "random").get_ydata(), 1 - CORRECT.mean())
+
+
+def test_risk_coverage_takes_weights_and_losses(ax):
+    arguments = {"loss": "brier", "sample_weight": WEIGHT, "from_logits": True}
+    plots.risk_coverage_curve(Y, LOGITS, **arguments, ax=ax)
+    curve = functional.risk_coverage_curve(Y, LOGITS, **arguments)
+    np.testing.assert_array_equal(line(ax, "this model").get_ydata(), curve.risk)
+    brier = functional.brier(Y, LOGITS, from_logits=True, sample_weight=WEIGHT)
+    np.testing.assert_allclose(line(ax, "random").get_ydata(), brier)
+    assert "Brier" in ax.get_ylabel()
+
+
+def test_risk_coverage_marks_a_threshold_or_a_coverage():
+    accepted = SCORES >= 0.8
+    at, risk = accepted.mean(), 1 - CORRECT[accepted].mean()
+    ax = plots.risk_coverage_curve(Y, PROBABILITIES, threshold=0.8)
+    point = line(ax, "answers")
+    np.testing.assert_allclose([point.get_xdata(), point.get_ydata()], [[at], [risk]])
+    assert point.get_label() == (
+        f"answers {100 * at:.3g} %, at a risk of {100 * risk:.3g} %"
+    )
+    ax = plots.risk_coverage_curve(Y, PROBABILITIES, coverage=0.333)
+    risk = functional.risk_at_coverage(Y, PROBABILITIES, coverage=0.333)
+    np.testing.assert_allclose(line(ax, "answers 33.3 %").get_ydata(), [risk])
+
+
+def test_risk_coverage_of_several_models(ax):
+    models = {"sharp": LOGITS, "noisy": LOGITS + _rng.normal(size=LOGITS.shape)}
+    plots.risk_coverage_curve(Y, models, from_logits=True, ax=ax)
+    for name, logits in models.items():
+        curve = functional.risk_coverage_curve(Y, logits, from_logits=True)
+        np.testing.assert_array_equal(line(ax, name).get_ydata(), curve.risk)
+    assert legend(ax)[2:] == ["best possible ranking", "random ranking"]
+
+
+def test_risk_coverage_of_a_perfect_model(ax):
+    plots.risk_coverage_curve([0, 1], np.eye(2), ax=ax)
+    FigureCanvasAgg(ax.figure).draw()
+    np.testing.assert_array_equal(line(ax, "this model").get_ydata(), [0])
+
+
+# Confidence histogram
+
+
+@pytest.mark.parametrize("csf", ["msp", "neg_entropy"])
+def test_confidence_histogram_of_right_and_wrong(csf, ax):
+    plots.confidence_histogram(Y, PROBABILITIES, csf, 12, sample_weight=WEIGHT, ax=ax)
+    scores = reference.score(PROBABILITIES, csf)
+    support = (-np.log(K), 0) if csf == "neg_entropy" else (0, 1)
+    for answers, which in (("right", CORRECT), ("wrong", ~CORRECT)):
+        expected, edges = np.histogram(
+            scores[which], 12, support, weights=WEIGHT[which]
+        )
+        drawn = stairs(ax, answers)
+        np.testing.assert_allclose(drawn.values, expected / WEIGHT[which].sum())
+        np.testing.assert_allclose(drawn.edges, edges, atol=1e-12)
+
+
+def test_confidence_histogram_of_answers_that_are_all_right(ax):
+    plots.confidence_histogram([0, 1], np.eye(2), ax=ax)
+    assert legend(ax) == ["right answers (100 %), mean 1", "wrong answers (0 %)"]
+    assert stairs(ax, "right").values[-1] == 1
+    assert not stairs(ax, "wrong").values.any()
+
+
+# Score CDF
+
+
+def test_score_cdf_lines_are_the_cdfs(ax):
+    plots.score_cdf(SCORES, ax=ax)
+    for nu in (0.01, 0.1, 1):
+        drawn = line(ax, f"soft CDF, ν = {nu:g}")
+        expected = reference.soft_cdf(SCORES, drawn.get_xdata(), 64, nu)
+        np.testing.assert_allclose(drawn.get_ydata(), expected, atol=1e-5)
+    empirical = line(ax, "empirical")
+    np.testing.assert_allclose(empirical.get_xdata()[1:-1], np.sort(SCORES))
+    np.testing.assert_allclose(empirical.get_ydata()[1:-1], np.arange(1, N + 1) / N)
+    heights = stairs(ax, "histogram").values
+    expected = np.histogram(SCORES, 64, (0, 1))[0]
+    np.testing.assert_allclose(heights, expected * 0.5 / expected.max())
+
+
+def test_score_cdf_of_another_support_and_of_weights():
+    scores = -np.log(K) * (1 - SCORES)
+    ax = plots.score_cdf(scores, 0.1, support=(-np.log(K), 0), sample_weight=WEIGHT)
+    drawn = line(ax, "soft CDF")
+    copies = np.repeat(SCORES, WEIGHT.astype(int))
+    at = 1 + drawn.get_xdata() / np.log(K)
+    expected = reference.soft_cdf(copies, at, smoothing=0.1)
+    np.testing.assert_allclose(drawn.get_ydata(), expected, atol=2e-3)
+    np.testing.assert_allclose(
+        line(ax, "empirical").get_ydata()[1:-1],
+        np.cumsum(WEIGHT[np.argsort(scores)]) / WEIGHT.sum(),
+    )
+
+
+# Weights and gradients of losses
+
+
+def curve(draw, loss, **options):
+    ax = draw({"it": loss}, normalize=False, ax=Figure().subplots(), **options)
+    drawn = line(ax, "it")
+    np.testing.assert_array_equal(drawn.get_xdata(), P)
+    return drawn.get_ydata()
+
+
+def test_weights_of_the_focal_family():
+    draw = plots.loss_weights
+    for gamma in (0.0, 1.0, 3.0):
+        np.testing.assert_allclose(
+            curve(draw, FocalLoss(gamma)), (1 - P) ** gamma, rtol=1e-5
+        )
+        np.testing.assert_allclose(
+            curve(draw, InverseFocalLoss(gamma)), (1 + P) ** gamma, rtol=1e-5
+        )
+    expected = (1 - P + (1 - P) / 9) ** 2
+    np.testing.assert_allclose(curve(draw, DualFocalLoss(2.0)), expected, rtol=1e-5)
+
+
+def test_weights_of_aurc_and_au_in_a_large_uniform_batch():
+    k = 10
+    score = np.maximum(P, (1 - P) / (k - 1))
+    cdf = (score - 1 / k) / (1 - 1 / k)
+    alpha = curve(plots.loss_weights, AURCLoss())
+    # The reference is 1024 evenly spaced predictions.
+    np.testing.assert_allclose(alpha[:-5], -np.log1p(-cdf)[:-5], rtol=0.02, atol=1e-3)
+    u = 1 / k + (1 - 1 / k) * (np.arange(1024) + 0.5) / 1024
+    tau = np.quantile(u, 0.75)
+    expected = -np.log1p(-reference.soft_cdf(u, np.minimum(score, tau)))
+    expected /= reference.soft_cdf(u, tau)
+    beta = curve(plots.loss_weights, AULoss())
+    np.testing.assert_allclose(beta, expected, rtol=2e-3)
+
+
+def test_weights_follow_the_predictions_that_are_given():
+    # Of the default reference's shape: JAX compiles nothing anew.
+    logits = np.random.default_rng(1).normal(size=(1024, 10))
+    p = reference.softmax(3 * logits)
+    u = p.max(-1)
+    beta = curve(plots.loss_weights, AULoss(), num_classes=2, y_pred=p)
+    score = np.maximum(P, (1 - P) / 9)
+    tau = np.quantile(u, 0.75)
+    expected = -np.log1p(-reference.soft_cdf(u, np.minimum(score, tau)))
+    expected /= reference.soft_cdf(u, tau)
+    np.testing.assert_allclose(beta, expected, rtol=5e-3)
+    uniform = curve(plots.loss_weights, AULoss())
+    assert np.abs(beta - uniform).max() > 0.1
+
+
+def test_normalised_weights_have_mean_1_and_gradients_the_same_scale(ax):
+    plots.loss_weights("focal_loss", ax=ax)
+    weight = line(ax, "focal loss").get_ydata()
+    assert weight.mean() == pytest.approx(1)
+    scale = curve(plots.loss_weights, FocalLoss()).mean()
+    ax = plots.loss_gradients(FocalLoss())
+    np.testing.assert_allclose(
+        line(ax, "focal loss").get_ydata() * scale,
+        curve(plots.loss_gradients, FocalLoss()),
+    )
+
+
+@pytest.mark.parametrize("gamma", [0.0, 1.0, 2.0, 3.5])
+def test_gradients_of_the_appendix(gamma):
+    expected = -((1 - P) ** gamma) / P
+    if gamma:
+        expected += gamma * (1 - P) ** (gamma - 1) * np.log(P)
+    gradient = curve(plots.loss_gradients, FocalLoss(gamma))
+    np.testing.assert_allclose(gradient, expected, rtol=1e-3, atol=1e-4)
+    expected = -gamma * (1 + P) ** (gamma - 1) * np.log(P) - (1 + P) ** gamma / P
+    gradient = curve(plots.loss_gradients, InverseFocalLoss(gamma))
+    np.testing.assert_allclose(gradient, expected, rtol=1e-3, atol=2e-3)
+
+
+@pytest.mark.filterwarnings("ignore:InverseFocalLoss with gamma")
+def test_inverse_focal_gradient_is_positive_in_places_above_gamma_4():
+    assert curve(plots.loss_gradients, InverseFocalLoss(5.0)).max() > 0
+    assert curve(plots.loss_gradients, InverseFocalLoss(3.5)).max() < 0
+
+
+def test_gradient_of_fl53_does_not_see_the_jump_of_gamma():
+    gradient = curve(plots.loss_gradients, FocalLoss("53"))
+    gamma = np.where(P < 0.2, 5, 3)
+    expected = gamma * (1 - P) ** (gamma - 1) * np.log(P) - (1 - P) ** gamma / P
+    np.testing.assert_allclose(gradient, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:AULoss with weight_gradient")
+def test_gradient_of_au_keeps_its_share_of_that_of_the_weight():
+    beta = curve(plots.loss_weights, AULoss())
+    without = curve(plots.loss_gradients, AULoss())
+    np.testing.assert_allclose(without, -beta / P, rtol=1e-3, atol=1e-4)
+    k, u = 10, 1 / 10 + 0.9 * (np.arange(1024) + 0.5) / 1024
+    tau = np.quantile(u, 0.75)
+    rise = reference.soft_cdf_slope(u, P) / (1 - reference.soft_cdf(u, P))
+    rise = np.where(tau > P, rise, 0) / reference.soft_cdf(u, tau)
+    # Below 1/k another class is on top; at τ there is a corner.
+    inside = (1 / k + 0.01 < P) & (np.abs(P - tau) > 0.01)
+    for share in (0.5, 1.0):
+        gradient = curve(plots.loss_gradients, AULoss(weight_gradient=share))
+        expected = without - share * rise * np.log(P)
+        np.testing.assert_allclose(
+            gradient[inside], expected[inside], rtol=5e-3, atol=5e-3
+        )
+    aurc = curve(plots.loss_gradients, AURCLoss())
+    alpha = curve(plots.loss_weights, AURCLoss())
+    np.testing.assert_allclose(aurc, -alpha / P, rtol=1e-3, atol=1e-4)
+
+
+# Bad input
+
+NAN = np.where(np.arange(N)[:, None] == 3, np.nan, PROBABILITIES)
+BAD = [
+    (lambda: plots.reliability_diagram(Y, PROBABILITIES, num_bins=0), "num_bins"),
+    (lambda: plots.reliability_diagram(Y, PROBABILITIES, binning="x"), "binning"),
+    (lambda: plots.reliability_diagram(Y, PROBABILITIES, bootstrap=-1), "bootstrap"),
+    (
+        lambda: plots.reliability_diagram(Y, PROBABILITIES, confidence_level=1.0),
+        "confidence_level",
+    ),
+    (lambda: plots.reliability_diagram(Y, PROBABILITIES, seed=-1), "seed"),
+    (lambda: plots.reliability_diagram(Y, NAN), "y_pred"),
+    (lambda: plots.reliability_diagram(Y, {}), "y_pred"),
+    (lambda: plots.reliability_diagram(Y + K, PROBABILITIES), "y_true"),
+    (lambda: plots.reliability_diagram(Y[1:], PROBABILITIES), "y_true"),
+    (
+        lambda: plots.risk_coverage_curve(Y, PROBABILITIES, threshold=0.5, coverage=1),
+        "coverage",
+    ),
+    (lambda: plots.risk_coverage_curve(Y, PROBABILITIES, threshold=2), "threshold"),
+    (lambda: plots.risk_coverage_curve(Y, PROBABILITIES, coverage=0), "coverage"),
+    (lambda: plots.risk_coverage_curve(Y, PROBABILITIES, loss="x"), "loss"),
+    (lambda: plots.risk_coverage_curve(Y, PROBABILITIES, csf="x"), "csf"),
+    (lambda: plots.risk_coverage_curve(Y, NAN), "y_pred"),
+    (lambda: plots.confidence_histogram(Y, PROBABILITIES, num_bins=0), "num_bins"),
+    (lambda: plots.confidence_histogram(Y, NAN), "y_pred"),
+    (lambda: plots.score_cdf(SCORES, smoothing=0), "smoothing"),
+    (lambda: plots.score_cdf(SCORES, smoothing=()), "smoothing"),
+    (lambda: plots.score_cdf(SCORES, num_bins=0), "num_bins"),
+    (lambda: plots.score_cdf(SCORES, support=(1, 0)), "support"),
+    (lambda: plots.score_cdf(3 * SCORES), "scores"),
+    (lambda: plots.score_cdf(np.append(SCORES, np.nan)), "scores"),
+    (lambda: plots.score_cdf([]), "scores"),
+    (lambda: plots.loss_weights(KDECrossentropy()), "losses"),
+    (lambda: plots.loss_weights({}), "losses"),
+    (lambda: plots.loss_weights(3), "losses"),
+    (lambda: plots.loss_weights(AULoss(), num_classes=1), "num_classes"),
+    (lambda: plots.loss_gradients(AULoss(), y_pred=LOGITS), "y_pred"),
+    (lambda: plots.loss_gradients(AULoss(), y_pred=SCORES), "y_pred"),
+]
+
+
+@pytest.mark.parametrize(("call", "argument"), BAD)
+def test_bad_input_is_named_and_leaves_no_figure(call, argument):
+    with pytest.raises(ValueError, match=f"`{argument}` must"):
+        call()
+    assert plt.get_fignums() == []
+
+
+def test_tensors_of_the_backend_are_taken(ax):
+    from keras import ops
+
+    plots.confidence_histogram(
+        ops.convert_to_tensor(Y), ops.convert_to_tensor(LOGITS), from_logits=True, ax=ax
+    )
+    plots.score_cdf(ops.max(ops.softmax(ops.convert_to_tensor(LOGITS)), -1), ax=ax)
+    assert numpy(line(ax, "empirical").get_xdata()).shape == (N + 2,)
+
+
+# Pictures
+
+
+def picture(draw, spoil=None):
+    """Returns the drawing as red, green and blue in [0, 1], (rows, columns, 3)."""
+    figure = Figure(figsize=(6, 6), dpi=50, layout="constrained")
+    canvas = FigureCanvasAgg(figure)
+    ax = draw(figure.subplots())
+    if spoil is not None:
+        spoil(ax)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3]
+
+
+def difference(one, two):
+    """Returns the root mean square difference of colours in [0, 1]."""
+    return float(np.sqrt(np.mean((one / 255.0 - two / 255.0) ** 2)))
+
+
+def remove_a_line_or_patch(ax):
+    (ax.patches or ax.get_lines())[0].remove()
+
+
+@pytest.mark.parametrize("name", DRAW)
+def test_picture(name):
+    path = IMAGES / f"{name}.png"
+    drawn = picture(DRAW[name])
+    if os.environ.get("KERAS_SELCAL_WRITE_IMAGES"):
+        Image.fromarray(drawn).quantize(64).save(path, optimize=True)
+    with Image.open(path) as image:
+        expected = np.asarray(image.convert("RGB"))
+    assert expected.shape == drawn.shape
+    assert difference(drawn, expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", DRAW)
+def test_picture_without_one_line_or_patch_is_told_apart(name):
+    with Image.open(IMAGES / f"{name}.png") as image:
+        expected = np.asarray(image.convert("RGB"))
+    spoilt = picture(DRAW[name], remove_a_line_or_patch)
+    assert difference(spoilt, expected) > TOLERANCE
