@@ -306,7 +306,7 @@ class CoverageAtRisk(RankingMetric):
         from_logits: bool = False,
         name: str | None = "coverage_at_risk",
         dtype: Any = None,
-        num_cells: int = 2**18,
+        num_cells: int = 2**20,
     ) -> None:
         super().__init__(csf, num_cells, from_logits, name, dtype)
         self.risk = check_number("risk", risk, "a number of at least 0", least=0.0)
