@@ -46,7 +46,7 @@ def safe_power(x: Tensor, exponent: Any) -> Tensor:
 def top_two(x: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the largest and the second largest of the last axis, which is kept.
 
-    Two maxima: XLA's top_k sorts, 50 times slower on a CPU.
+    Two maxima, since XLA's top_k sorts.
     """
     first = ops.max(x, axis=-1, keepdims=True)
     at_first = x == first

@@ -141,7 +141,7 @@ class Samples:
 
     def of_class(self, values: Array, index: Array) -> Array:
         """Returns values[i, index[i]]."""
-        # Twice as fast as take_along_axis.
+        # Faster than take_along_axis.
         step = values.shape[-1]
         flat = np.ascontiguousarray(values).reshape(-1)
         return flat[np.arange(0, len(values) * step, step) + index]

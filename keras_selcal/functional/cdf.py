@@ -58,7 +58,7 @@ def unit_quantile(u: Tensor, q: Any, count: Tensor) -> Tensor:
 
     The order statistic below position q·(n − 1) is found by radix selection, one
     histogram of u's first 12 bits and one of the next 12 in the chosen cell; both are
-    exact in float32. O(n), and a third of a sort's time on XLA.
+    exact in float32. O(n), where XLA sorts slowly.
 
     Args:
         u: tensor of shape (n,).

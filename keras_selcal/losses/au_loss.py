@@ -55,7 +55,7 @@ class AULoss(ReweightedLoss):
     and τ the score below which the least confident share κ of the batch lies. Samples
     in the low-confidence region are weighted by their rank, those above it alike.
 
-    Computed in O(n + M) at ν ≥ 0.004 (Ĝ_ν is interpolated, exact to 1e-6) and O(nM)
+    Computed in O(n + M) at ν ≥ 0.004 (Ĝ_ν is interpolated, exact to 5e-6) and O(nM)
     below.
 
     Args:
