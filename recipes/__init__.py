@@ -1,0 +1,1 @@
+"""Recipes: train and evaluate the paper's models, `python -m recipes --help`."""
