@@ -1,0 +1,260 @@
+"""CIFAR-10 and CIFAR-100, in every form that they are handed around in."""
+
+import io
+import pickle
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from recipes.data.base import DataError, Dataset, Preprocessing, Split
+from recipes.data.split import holdout_size, stratified_holdout
+
+HELD_OUT = 5000
+
+
+class _Form(NamedTuple):
+    """What tells the two data sets apart."""
+
+    folder: str
+    archive: str
+    train: tuple[str, ...]
+    test: str
+    labels: bytes
+    class_names: tuple[str, ...]
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+_FORMS = {
+    "cifar10": _Form(
+        folder="cifar-10-batches-py",
+        archive="cifar-10-python.tar.gz",
+        train=tuple(f"data_batch_{i}" for i in range(1, 6)),
+        test="test_batch",
+        labels=b"labels",
+        class_names=_words(
+            "airplane automobile bird cat deer dog frog horse ship truck"
+        ),
+    ),
+    "cifar100": _Form(
+        folder="cifar-100-python",
+        archive="cifar-100-python.tar.gz",
+        train=("train",),
+        test="test",
+        labels=b"fine_labels",
+        class_names=_words(
+            """apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl
+            boy bridge bus butterfly camel can castle caterpillar cattle chair
+            chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin
+            elephant flatfish forest fox girl hamster house kangaroo keyboard lamp
+            lawn_mower leopard lion lizard lobster man maple_tree motorcycle mountain
+            mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck
+            pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket
+            rose sea seal shark shrew skunk skyscraper snail snake spider squirrel
+            streetcar sunflower sweet_pepper table tank telephone television tiger
+            tractor train trout tulip turtle wardrobe whale willow_tree wolf woman
+            worm"""
+        ),
+    ),
+}
+
+# Channel means and deviations that Mukhoti et al. (2020) use for both data sets.
+_PREPROCESSING = Preprocessing(
+    image_size=(32, 32),
+    mean=(0.4914, 0.4822, 0.4465),
+    std=(0.2023, 0.1994, 0.2010),
+    augmentation="crop_flip",
+)
+
+
+def load(name: str, data_dir=None, *, seed: int = 0) -> Dataset:
+    """Returns CIFAR-10 or CIFAR-100, 5,000 training images held out.
+
+    Of an incomplete set a fifth is held out, if that is less.
+
+    Args:
+        name: `"cifar10"` or `"cifar100"`.
+        data_dir: the original python folder, a folder that it or its archive is in, the
+            archive (.tar.gz), or an .npz file of x_train, y_train, x_test and y_test.
+            None: Keras's loader, which downloads what it does not have.
+        seed: of the hold-out.
+    """
+    form = _FORMS[name]
+    if data_dir is None:
+        source, arrays = f"Keras's {name}", _from_keras(name)
+    else:
+        source, arrays = _from_path(name, Path(data_dir).expanduser())
+    training, test = (_checked(source, x, y, len(form.class_names)) for x, y in arrays)
+    size = holdout_size(len(training), HELD_OUT)
+    kept, held = stratified_holdout(training.y, size, seed)
+    return Dataset(
+        name=name,
+        train=training[kept],
+        val=training[held],
+        test=test,
+        class_names=form.class_names,
+        preprocessing=_PREPROCESSING,
+    )
+
+
+def _from_path(name: str, path: Path):
+    """Returns what was read, and ((x, y) to train on, (x, y) to test on)."""
+    form = _FORMS[name]
+    if path.is_file():
+        read = _npz if path.suffix == ".npz" else _archive
+        return path, read(path, form)
+    folders = (path, path / form.folder)
+    for folder in folders:
+        if (folder / form.test).is_file():
+            return folder, _folder(folder, form)
+    archive = path / form.archive
+    if archive.is_file():
+        return archive, _archive(archive, form)
+    raise DataError(
+        f"{name} is not there. Looked for {form.test} in {path} and in "
+        f"{path / form.folder}, and for {archive}. {how_to_get(name)}"
+    )
+
+
+def how_to_get(name: str) -> str:
+    """Returns a sentence that tells where the data set is to be had."""
+    archive = _FORMS[name].archive
+    return (
+        f"Download https://www.cs.toronto.edu/~kriz/{archive} and give its path, or "
+        "that of an .npz file with x_train, y_train, x_test and y_test, as data_dir."
+    )
+
+
+def _from_keras(name: str):
+    import keras
+
+    try:
+        return getattr(keras.datasets, name).load_data()
+    except Exception as error:  # Keras raises a plain Exception where it has no network
+        folder = Path(keras.config.keras_home()) / "datasets"
+        raise DataError(
+            f"{name} is not in {folder}, and Keras could not download it ({error}). "
+            f"{how_to_get(name)}"
+        ) from error
+
+
+def _npz(path: Path, form: _Form):
+    try:
+        with np.load(path, allow_pickle=False) as data:
+            arrays = [data[key] for key in ("x_train", "y_train", "x_test", "y_test")]
+    except KeyError as error:
+        raise DataError(
+            f"{path} must have the arrays x_train, y_train, x_test and y_test: {error}"
+        ) from error
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} cannot be read as an .npz file: {error}") from error
+    return arrays[:2], arrays[2:]
+
+
+def _folder(folder: Path, form: _Form):
+    def read(file: str) -> bytes:
+        try:
+            return (folder / file).read_bytes()
+        except OSError as error:
+            raise DataError(f"{folder / file} cannot be read: {error}") from error
+
+    return _batches(folder, form, read)
+
+
+def _archive(path: Path, form: _Form):
+    """Reads the files in memory: nothing is extracted."""
+    try:
+        with tarfile.open(path) as archive:
+            files = {Path(m.name).name: m for m in archive.getmembers() if m.isfile()}
+
+            def read(file: str) -> bytes:
+                if file not in files:
+                    raise DataError(f"{path} has no {form.folder}/{file}.")
+                return archive.extractfile(files[file]).read()
+
+            return _batches(path, form, read)
+    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+        raise DataError(
+            f"{path} cannot be read as an archive (.tar.gz): {error}"
+        ) from error
+
+
+def _batches(place: Path, form: _Form, read: Callable[[str], bytes]):
+    """Returns the images and labels of the files of the original layout."""
+
+    def batch(file: str):
+        content = read(file)
+        try:
+            fields = _Unpickler(io.BytesIO(content), encoding="bytes").load()
+            images = np.asarray(fields[b"data"], "uint8").reshape(-1, 3, 32, 32)
+            labels = np.asarray(fields[form.labels])
+            if len(images) != len(labels):
+                raise ValueError(f"{len(images)} images, {len(labels)} labels")
+        except Exception as error:  # a broken pickle may raise anything
+            raise DataError(
+                f"{file} in {place} is not a file of {form.folder}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        return images.transpose(0, 2, 3, 1), labels
+
+    images, labels = zip(*map(batch, form.train), strict=True)
+    return (np.concatenate(images), np.concatenate(labels)), batch(form.test)
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads pickles of plain containers and NumPy arrays, and refuses all others.
+
+    A pickle can name any function to be called: that of an archive from elsewhere is
+    not to be trusted.
+    """
+
+    def find_class(self, module: str, name: str):
+        if (module, name) == ("numpy", "ndarray"):
+            return np.ndarray
+        if (module, name) == ("numpy", "dtype"):
+            return np.dtype
+        if (module, name) == ("_codecs", "encode"):  # bytes, in pickles of protocol 2
+            return _encode
+        if module.startswith(("numpy.core.", "numpy._core.")):
+            if name == "_reconstruct":
+                return _RECONSTRUCT
+            if name == "_frombuffer":
+                return _FROMBUFFER
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is refused")
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    return text.encode("latin1")
+
+
+# NumPy's own helpers, whose module has moved between versions.
+_RECONSTRUCT = np.zeros(0).__reduce__()[0]
+_FROMBUFFER = np.zeros(1).__reduce_ex__(5)[0]
+
+
+def _checked(source, x, y, num_classes: int) -> Split:
+    x, y = np.asarray(x), np.asarray(y)
+    y = y.reshape(len(y), -1)  # Keras has labels of shape (n, 1)
+    if x.dtype != np.uint8 or x.shape[1:] != (32, 32, 3):
+        raise DataError(
+            f"{source}: images must be uint8 of shape (n, 32, 32, 3). "
+            f"Received: {x.dtype} of shape {x.shape}"
+        )
+    if y.shape != (len(x), 1) or not np.issubdtype(y.dtype, np.integer):
+        raise DataError(
+            f"{source}: there must be an integer label for each of {len(x)} images. "
+            f"Received: {y.dtype} of shape {y.shape}"
+        )
+    if not len(y) or y.min() < 0 or y.max() >= num_classes:
+        found = f"{y.min()} to {y.max()}" if len(y) else "none"
+        raise DataError(
+            f"{source}: labels must be from 0 to {num_classes - 1}. Received: {found}"
+        )
+    return Split(x, y[:, 0].astype("int32"))
