@@ -2,6 +2,7 @@
 
 from keras_selcal import (
     calibrators,
+    callbacks,
     csf,
     functional,
     losses,
@@ -19,6 +20,7 @@ from keras_selcal.calibrators import (
     TemperatureScaling,
     VectorScaling,
 )
+from keras_selcal.callbacks import CalibrateAtEnd, CalibrationMonitor
 from keras_selcal.losses import (
     AULoss,
     AURCLoss,
@@ -50,6 +52,8 @@ __all__ = [
     "AULoss",
     "AURCLoss",
     "BrierScore",
+    "CalibrateAtEnd",
+    "CalibrationMonitor",
     "CalibrationReport",
     "ClasswiseCalibrationError",
     "CoverageAtRisk",
@@ -72,6 +76,7 @@ __all__ = [
     "VectorScaling",
     "__version__",
     "calibrators",
+    "callbacks",
     "csf",
     "functional",
     "losses",

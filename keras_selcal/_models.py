@@ -33,8 +33,16 @@ def gives_logits(model: keras.Model, from_logits: bool | None = None) -> bool:
 
 def append_layer(model: keras.Model, layer: keras.layers.Layer) -> keras.Model:
     """Returns the functional model `layer(model(inputs))`, which shares its weights."""
-    inputs = getattr(model, "inputs", None)
-    if not inputs:
+    check_extensible(model)
+    sequential = isinstance(model, keras.Sequential)
+    inputs = model.inputs[0] if sequential else model.input
+    outputs = layer(model(inputs))
+    return keras.Model(inputs, outputs, name=f"{layer.name}_of_{model.name}")
+
+
+def check_extensible(model: keras.Model) -> None:
+    """Checks that a layer can be put behind a model."""
+    if not getattr(model, "inputs", None):
         refuse(
             "model",
             model,
@@ -43,9 +51,6 @@ def append_layer(model: keras.Model, layer: keras.layers.Layer) -> keras.Model:
         )
     if len(model.outputs) != 1:
         refuse("model", model, "a model of one output")
-    inputs = inputs[0] if isinstance(model, keras.Sequential) else model.input
-    outputs = layer(model(inputs))
-    return keras.Model(inputs, outputs, name=f"{layer.name}_of_{model.name}")
 
 
 def check_outputs(outputs: np.ndarray, from_logits: bool) -> None:
@@ -105,7 +110,7 @@ def predict_with_labels(
     steps = len(x) if hasattr(x, "__len__") else None
     progress = keras.utils.Progbar(steps, verbose=1 if verbose == "auto" else verbose)
     collected, labels = [], []
-    for batch in _batches(x):
+    for batch in batches(x):
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             refuse("x", type(batch), "a data set of (x, y) batches, without weights")
         collected.append(model.predict_on_batch(batch[0]))
@@ -117,7 +122,8 @@ def predict_with_labels(
     return np.concatenate(collected), np.concatenate(labels)
 
 
-def _batches(dataset: Any) -> Iterable[Any]:
+def batches(dataset: Any) -> Iterable[Any]:
+    """Returns the batches of a data set, to be walked through once."""
     # A PyDataset ends by its length, not by an IndexError.
     if isinstance(dataset, keras.utils.PyDataset):
         return (dataset[i] for i in range(len(dataset)))

@@ -1,0 +1,6 @@
+"""Callbacks: calibration watched while a model trains, and done when it ends."""
+
+from keras_selcal.callbacks.calibrate_at_end import CalibrateAtEnd
+from keras_selcal.callbacks.calibration_monitor import CalibrationMonitor
+
+__all__ = ["CalibrateAtEnd", "CalibrationMonitor"]

@@ -1,0 +1,199 @@
+"""Post-hoc calibration as the last step of training."""
+
+import copy
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_selcal._models import check_extensible
+from keras_selcal._ops import as_float, safe_log
+from keras_selcal._validation import refuse
+from keras_selcal.calibrators import Calibrator, TemperatureScaling
+from keras_selcal.calibrators.base import check_labelled_logits
+from keras_selcal.callbacks._validation_data import Predictions, ValidationData
+from keras_selcal.report import CalibrationReport
+
+
+class CalibrateAtEnd(keras.callbacks.Callback):
+    """Fits a calibrator when training ends, and saves the calibrated model.
+
+    ```python
+    calibrate = CalibrateAtEnd((x_val, y_val), "calibrated.keras")
+    model.fit(x, y, callbacks=[calibrate])
+    calibrate.calibrated_model.predict(x_test)    # calibrated probabilities
+    ```
+
+    The weights that are calibrated are those that training leaves behind. That is true
+    of `EarlyStopping(restore_best_weights=True)` too, wherever it stands in the list:
+    where weights are restored after the calibration, it is done again. (It cannot be
+    if a `History` of one's own stands before it.)
+
+    Args:
+        validation_data: as `keras.Model.fit` takes it, without sample weights: (x, y)
+            of arrays, or a data set of such batches (a `PyDataset`, a
+            `tf.data.Dataset`, a `DataLoader`, any iterable that is not used up by
+            walking through it). Labels are class indices or one-hot.
+        path: ends in .keras; where the calibrated model is saved. The file is replaced
+            in one step, so that none is ever half written. None saves nothing.
+        calibrator: of `keras_selcal.calibrators`; a copy is fitted. By default
+            `TemperatureScaling()`.
+        from_logits: whether the model gives logits. By default it does unless its last
+            operation is a softmax.
+        batch_size: of the predictions for arrays; 32 by default.
+        steps: how many batches of the validation data are read; all by default.
+        verbose: 0 or 1, whether the outcome is printed.
+
+    Attributes:
+        calibrator: fitted, once training has ended.
+        calibrated_model: a Keras model of calibrated probabilities, which shares the
+            weights of the trained one; None before.
+        before: the `CalibrationReport` of the validation data without, and
+        after: with calibration. The calibrator was fitted on these data: what it is
+            worth shows on others.
+
+    Scalar parameters of the calibrator (`temperature`), `ece_before` and `ece_after`
+    are added to the `logs` of `on_train_end`.
+
+    Example:
+    >>> import keras
+    >>> import numpy as np
+    >>> from keras_selcal import CalibrateAtEnd
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.integers(0, 3, 300)
+    >>> x = np.eye(3)[y] + rng.normal(size=(300, 3))
+    >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3)])
+    >>> loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    >>> model.compile("adam", loss)
+    >>> calibrate = CalibrateAtEnd((x[200:], y[200:]), verbose=0)
+    >>> history = model.fit(x[:200], y[:200], callbacks=[calibrate], verbose=0)
+    >>> calibrate.after["nll"].value <= calibrate.before["nll"].value
+    True
+
+    References:
+    - Guo et al., [On Calibration of Modern Neural
+      Networks](https://arxiv.org/abs/1706.04599)
+    """
+
+    def __init__(
+        self,
+        validation_data: Any,
+        path: str | os.PathLike[str] | None = None,
+        calibrator: Calibrator | None = None,
+        *,
+        from_logits: bool | None = None,
+        batch_size: int | None = None,
+        steps: int | None = None,
+        verbose: int = 1,
+    ) -> None:
+        super().__init__()
+        if calibrator is None:
+            calibrator = TemperatureScaling()
+        if not isinstance(calibrator, Calibrator):
+            refuse("calibrator", calibrator, "a calibrator of keras_selcal, or None")
+        if path is not None and not os.fspath(path).endswith(".keras"):
+            refuse("path", path, "a path that ends in .keras, or None")
+        self.path = None if path is None else Path(path)
+        self.calibrator = calibrator
+        self.from_logits = from_logits
+        self.verbose = verbose
+        self.calibrated_model: keras.Model | None = None
+        self.before: CalibrationReport | None = None
+        self.after: CalibrationReport | None = None
+        self._data = ValidationData(validation_data, batch_size, steps)
+        self._calibrated_weights = b""
+
+    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
+        # What would fail at the end of training fails here.
+        check_extensible(self.model)
+        self._logits(self._data.predict(self.model, self.from_logits, first=True))
+
+    def on_train_end(self, logs: dict[str, float] | None = None) -> None:
+        self._calibrate(logs)
+        # A callback further down may yet restore other weights. Keras puts its
+        # History behind them all, so that it tells when they are done.
+        history: Any = getattr(self.model, "history", None)
+
+        def when_all_are_done(logs: dict[str, float] | None = None) -> None:
+            del history.on_train_end
+            if _fingerprint(self.model) != self._calibrated_weights:
+                self._calibrate(logs)
+
+        if history is not None:
+            history.on_train_end = when_all_are_done
+
+    def _logits(self, predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:
+        """Returns what a calibrator is fitted on: logits and class indices."""
+        if predictions.sample_weight is not None:
+            refuse("validation_data", "sample weights", "(x, y): calibrators take none")
+        outputs = predictions.y_pred
+        if not predictions.from_logits:
+            outputs = ops.convert_to_numpy(safe_log(as_float(outputs)))
+        return check_labelled_logits(outputs, predictions.y_true)
+
+    def _calibrate(self, logs: dict[str, float] | None) -> None:
+        predictions = self._data.predict(self.model, self.from_logits)
+        logits, labels = self._logits(predictions)
+        calibrator = copy.copy(self.calibrator).fit(logits, labels)
+        self.calibrated_model = calibrator.wrap(self.model, predictions.from_logits)
+        self.calibrator = calibrator
+        self._calibrated_weights = _fingerprint(self.model)
+        self.before = CalibrationReport(*predictions[:3], bootstrap=0, name="before")
+        self.after = CalibrationReport(
+            labels, calibrator(logits), bootstrap=0, name="after"
+        )
+        outcome = {
+            **{
+                name: float(value)
+                for name, value in calibrator.parameters.items()
+                if np.ndim(value) == 0
+            },
+            "ece_before": self.before["ece"].value,
+            "ece_after": self.after["ece"].value,
+        }
+        if logs is not None:
+            logs.update(outcome)
+        if self.path is not None:
+            _save(self.calibrated_model, self.path)
+        if self.verbose:
+            print(self._summary(outcome))
+
+    def _summary(self, outcome: dict[str, float]) -> str:
+        assert self.before is not None
+        assert self.after is not None
+        parts = [
+            f"{name} {value:.4g}"
+            for name, value in outcome.items()
+            if not name.startswith("ece_")
+        ]
+        parts += [
+            f"{name.upper()} {self.before[name].value:.4g} → "
+            f"{self.after[name].value:.4g}"
+            for name in ("ece", "nll")
+        ]
+        text = (
+            f"{type(self.calibrator).__name__} on {self.before.num_samples:,} "
+            f"validation samples: {', '.join(parts)}"
+        )
+        return text + (f"; saved to {self.path}" if self.path is not None else "")
+
+
+def _fingerprint(model: keras.Model) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for weight in model.weights:
+        digest.update(ops.convert_to_numpy(weight).tobytes())
+    return digest.digest()
+
+
+def _save(model: keras.Model, path: Path) -> None:
+    """Saves a model in a folder beside the path, then moves it there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        written = Path(folder) / path.name
+        model.save(written)
+        written.replace(path)
