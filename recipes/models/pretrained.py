@@ -1,0 +1,237 @@
+"""Weights of PyTorch networks, put into the Keras networks of the same architecture.
+
+`python -m recipes.models.pretrained FILE.pth FILE.safetensors` copies a file that only
+torch can read into one that is read without it.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_selcal._validation import refuse
+
+State = dict[str, np.ndarray]
+
+# Buffers that follow from the architecture, and the pooler of Hugging Face's ViT, which
+# its classifier does not use.
+_IGNORED = re.compile(
+    r"(^|\.)(num_batches_tracked|relative_position_index|attn_mask|pooler\..*)$"
+)
+
+# To timm's names, in this order.
+_RENAMES = (
+    (r"^module\.", ""),
+    (r"^(vit|swin)\.", ""),
+    (r"^encoder\.layers\.", "layers."),
+    (r"^(encoder\.layer|layers)\.(\d+)\.(?!blocks\.|downsample\.)", r"blocks.\2."),
+    (r"^embeddings\.patch_embeddings\.projection\.", "patch_embed.proj."),
+    (r"^embeddings\.norm\.", "patch_embed.norm."),
+    (r"^(embeddings\.)?cls_token$", "tokens.cls_token"),
+    (r"^(embeddings\.position_embeddings|pos_embed)$", "tokens.pos_embed"),
+    (r"\.layernorm_before\.", ".norm1."),
+    (r"\.layernorm_after\.", ".norm2."),
+    (r"^layernorm\.", "norm."),
+    (r"\.attention\.(output\.dense|o_proj)\.", ".attn.proj."),
+    (r"\.attention\.((attention|self|relative_position_bias)\.)?", ".attn."),
+    (r"\.attn\.(query|q_proj)\.", ".attn.q."),
+    (r"\.attn\.(key|k_proj)\.", ".attn.k."),
+    (r"\.attn\.(value|v_proj)\.", ".attn.v."),
+    (r"\.intermediate\.dense\.", ".mlp.fc1."),
+    (r"\.output\.dense\.", ".mlp.fc2."),
+    (r"^(classifier|linear|fc|head\.fc)\.", "head."),
+)
+
+# Keras's names of a layer's weights that PyTorch calls otherwise.
+_WEIGHTS = {
+    "kernel": "weight",
+    "gamma": "weight",
+    "beta": "bias",
+    "moving_mean": "running_mean",
+    "moving_variance": "running_var",
+}
+
+
+def load_pretrained(model: keras.Model, path: str | Path) -> None:
+    """Puts the weights of a state dict file into a model of `recipes.models`.
+
+    The names may be those of timm or of Hugging Face (ViT and Swin), or those of the
+    CIFAR ResNets (`conv1.weight`, `layer1.0.bn1.weight`, …). All weights of the file
+    must have their place in the model and the reverse, or nothing is changed. Only a
+    head for another number of classes is left out: the model's stays as it is, and a
+    line says so.
+
+    | file                         | read by                |
+    |------------------------------|------------------------|
+    | `.safetensors`               | safetensors, and NumPy |
+    | `.npz`                       | NumPy                  |
+    | `.pth`, `.pt`, `.th`, `.bin` | torch                  |
+
+    Args:
+        model: a model from `recipes.models.build`.
+        path: the file.
+    """
+    state = _canonical(read(path))
+    variables = _variables(model)
+    headless = _drop_other_head(state, variables)
+
+    problems = [f"not in the file: {name}" for name in variables.keys() - state.keys()]
+    problems += [
+        f"not in the model: {name}" for name in state.keys() - variables.keys()
+    ]
+    for name in variables.keys() & state.keys():
+        state[name] = _keras_layout(state[name], variables[name])
+        found, wanted = state[name].shape, tuple(variables[name].shape)
+        if found != wanted:
+            problems.append(f"of another shape: {name}, {found} instead of {wanted}")
+    if problems:
+        listed = "\n  ".join(sorted(problems))
+        raise ValueError(f"{path} does not fit the model:\n  {listed}")
+
+    for name, variable in variables.items():
+        variable.assign(state[name])
+    if headless:
+        print(f"{path}: {headless}; the model's head keeps its initial weights.")
+
+
+def read(path: str | Path) -> State:
+    """Returns the arrays of a state dict file, by their names in it."""
+    path = Path(path)
+    if path.suffix not in _READERS:
+        refuse("path", str(path), "a file that ends in " + ", ".join(_READERS))
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no file of weights at {path}")
+    return _READERS[path.suffix](path)
+
+
+def _read_npz(path: Path) -> State:
+    with np.load(path) as arrays:
+        return dict(arrays)
+
+
+def _read_safetensors(path: Path) -> State:
+    return dict(_safetensors().load_file(path))
+
+
+def _read_torch(path: Path) -> State:
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError(
+            f"{path} can be read by torch only. Where that is installed, run\n"
+            f"  python -m recipes.models.pretrained {path} "
+            f"{path.with_suffix('.safetensors')}"
+        ) from error
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    while wrapped := {"state_dict", "model"} & state.keys():
+        state = state[wrapped.pop()]
+    return {
+        name: np.array(value.float() if value.is_floating_point() else value)
+        for name, value in state.items()
+    }
+
+
+_READERS: dict[str, Callable[[Path], State]] = {
+    ".safetensors": _read_safetensors,
+    ".npz": _read_npz,
+    ".pth": _read_torch,
+    ".pt": _read_torch,
+    ".th": _read_torch,
+    ".bin": _read_torch,
+}
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors.numpy
+    except ImportError as error:
+        raise ImportError(
+            "`.safetensors` files need the package safetensors: "
+            'pip install "keras-selcal[recipes]"'
+        ) from error
+    return safetensors.numpy
+
+
+def _canonical(state: Mapping[str, np.ndarray]) -> State:
+    """Returns the weights under timm's names, queries, keys and values fused."""
+    named: State = {}
+    for name, value in state.items():
+        if not _IGNORED.search(name):
+            for pattern, replacement in _RENAMES:
+                name = re.sub(pattern, replacement, name)
+            named[name] = value
+
+    # All but timm's newer versions merge patches at the end of a stage.
+    if any(name.startswith("layers.0.downsample.") for name in named):
+        named = {
+            re.sub(
+                r"^layers\.(\d+)\.downsample\.",
+                lambda match: f"layers.{int(match[1]) + 1}.downsample.",
+                name,
+            ): value
+            for name, value in named.items()
+        }
+
+    for name in [name for name in named if ".attn.q." in name]:
+        parts = [name.replace(".attn.q.", f".attn.{part}.") for part in "qkv"]
+        if all(part in named for part in parts):
+            fused = np.concatenate([named.pop(part) for part in parts])
+            named[name.replace(".attn.q.", ".attn.qkv.")] = fused
+    # The same dots may part layers in PyTorch, and words in Keras.
+    return {_key(*name.rpartition(".")[::2]): value for name, value in named.items()}
+
+
+def _variables(model: keras.Model) -> dict[str, Any]:
+    """Returns the variables of a model by the names of `_canonical`."""
+    return {
+        _key(layer.name, _WEIGHTS.get(variable.name, variable.name)): variable
+        for layer in model.layers
+        for variable in layer.variables
+        # Dropout has a state, but no weights.
+        if variable.name != "seed_generator_state"
+    }
+
+
+def _key(layer: str, weight: str) -> str:
+    return f"{layer.replace('.', '_')}.{weight}"
+
+
+def _drop_other_head(state: State, variables: dict[str, Any]) -> str | None:
+    """Leaves the head out of both where the file's is another, and says why."""
+    mine = variables["head.bias"].shape[0]
+    theirs = state.get("head.bias")
+    if theirs is not None and len(theirs) == mine:
+        return None
+    heads = [name for name in state if name.startswith("head.")]
+    if theirs is None and heads:
+        return None
+    for name in heads:
+        del state[name]
+    for name in ("head.weight", "head.bias"):
+        del variables[name]
+    if theirs is None:
+        return "the file has no head"
+    return f"the file's head is for {len(theirs)} classes, not {mine}"
+
+
+def _keras_layout(value: np.ndarray, variable: Any) -> np.ndarray:
+    """Moves the channels, which PyTorch has first, to the end."""
+    if variable.name != "kernel":
+        return value
+    return value.transpose((2, 3, 1, 0) if value.ndim == 4 else None)
+
+
+def main(arguments: list[str]) -> None:
+    """Copies a state dict file to a .safetensors file."""
+    if len(arguments) != 2 or not arguments[1].endswith(".safetensors"):
+        sys.exit("usage: python -m recipes.models.pretrained FILE FILE.safetensors")
+    source, destination = arguments
+    _safetensors().save_file(read(source), destination)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

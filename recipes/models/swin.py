@@ -1,0 +1,224 @@
+"""Swin transformers.
+
+Not that of keras-hub, whose installation brings TensorFlow along on every backend, and
+whose converter does not read timm's names.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import initializers, layers, ops
+
+from keras_selcal._validation import refuse
+from recipes.models._layers import Tensor, dense, logits
+
+
+def swin(
+    num_classes: int,
+    input_shape: tuple[int, int, int],
+    *,
+    patch: int = 4,
+    width: int = 96,
+    depths: Sequence[int] = (2, 2, 6, 2),
+    heads: Sequence[int] = (3, 6, 12, 24),
+    window: int = 7,
+    drop_path: float = 0.1,
+) -> keras.Model:
+    """A Swin transformer; Swin-Tiny by default.
+
+    Attention stays within windows; every second block shifts them by half a window, so
+    that neighbours meet. Between stages, 2 × 2 tokens merge into one of twice the
+    width. timm's `swin_tiny_patch4_window7_224`: 28.29 M parameters for 1000 classes.
+
+    Args:
+        num_classes: the number of logits.
+        input_shape: (height, width, channels).
+        patch: pixels of a patch's side.
+        width: features of a token in the first stage.
+        depths: the number of blocks in each stage.
+        heads: the number of attention heads in each stage.
+        window: tokens of a window's side. A stage with fewer is one window.
+        drop_path: the probability that training skips the last block's branches;
+            rises linearly from 0 at the first block.
+
+    Returns:
+        A `keras.Model` from images to logits.
+
+    References:
+    - Liu et al., [Swin Transformer](https://arxiv.org/abs/2103.14030)
+    """
+    _check_shape(input_shape, patch, window, len(depths))
+    inputs = keras.Input(input_shape)
+    x = layers.Conv2D(width, patch, strides=patch, name="patch_embed_proj")(inputs)
+    x = _norm(x, "patch_embed_norm")
+    rates = iter(np.linspace(0.0, drop_path, sum(depths)))
+    for stage, depth in enumerate(depths):
+        if stage:
+            x = _merge(x, f"layers_{stage}_downsample")
+        for block in range(depth):
+            name = f"layers_{stage}_blocks_{block}"
+            shift = window // 2 if block % 2 else 0
+            x = _block(x, heads[stage], window, shift, float(next(rates)), name)
+    x = layers.GlobalAveragePooling2D()(_norm(x, "norm"))
+    x = logits(x, num_classes, initializers.TruncatedNormal(stddev=0.02))
+    return keras.Model(inputs, x)
+
+
+def _check_shape(
+    input_shape: tuple[int, int, int], patch: int, window: int, stages: int
+) -> None:
+    """Every stage must be one window, or a whole number of them."""
+    grid = np.array(input_shape[:2])
+    fits = not any(grid % patch)
+    grid = grid // patch
+    for stage in range(stages):
+        fits = fits and (min(grid) <= window or not any(grid % window))
+        fits = fits and (min(grid) > window or grid[0] == grid[1])
+        if stage < stages - 1:
+            fits = fits and not any(grid % 2)
+            grid = grid // 2
+    if not fits:
+        side = patch * window * 2 ** (stages - 1)
+        allowed = f"(h, w, c) that windows tile, such as ({side}, {side}, 3)"
+        refuse("input_shape", input_shape, allowed)
+
+
+def _merge(x: Tensor, name: str) -> Tensor:
+    _, height, length, width = x.shape
+    x = layers.Reshape((height // 2, 2, length // 2, 2, width))(x)
+    # The state dicts have the four in the order of their columns.
+    x = layers.Permute((1, 3, 4, 2, 5))(x)
+    x = layers.Reshape((height // 2, length // 2, 4 * width))(x)
+    return dense(
+        _norm(x, f"{name}_norm"), 2 * width, f"{name}_reduction", use_bias=False
+    )
+
+
+def _block(
+    x: Tensor, heads: int, window: int, shift: int, drop_path: float, name: str
+) -> Tensor:
+    width = x.shape[-1]
+    y = dense(_norm(x, f"{name}_norm1"), 3 * width, f"{name}_attn_qkv")
+    y = WindowAttention(heads, window, shift, name=f"{name}_attn")(y)
+    x = _add(x, dense(y, width, f"{name}_attn_proj"), drop_path)
+    y = _norm(x, f"{name}_norm2")
+    y = dense(y, 4 * width, f"{name}_mlp_fc1", activation="gelu")
+    return _add(x, dense(y, width, f"{name}_mlp_fc2"), drop_path)
+
+
+def _norm(x: Tensor, name: str) -> Tensor:
+    return layers.LayerNormalization(epsilon=1e-5, name=name)(x)
+
+
+def _add(x: Tensor, branch: Tensor, drop_path: float) -> Tensor:
+    if drop_path:
+        branch = layers.Dropout(drop_path, noise_shape=(None, 1, 1, 1))(branch)
+    return layers.Add()([x, branch])
+
+
+@keras.saving.register_keras_serializable("keras_selcal_recipes")
+class WindowAttention(layers.Layer):
+    """Attention within shifted windows, with a learned bias by relative position.
+
+    Formula:
+
+    ```
+    softmax(q·kᵀ/√d + B + M)·v
+    ```
+
+    B is the bias of two tokens' relative position. The grid is rolled by the shift, so
+    that windows at its end hold tokens of both ends: M is −100 between those, else 0.
+
+    Args:
+        heads: the number of heads.
+        window: tokens of a window's side. A grid with fewer is one window, unshifted.
+        shift: tokens that the windows are shifted by.
+        **kwargs: further arguments of `keras.layers.Layer`.
+    """
+
+    def __init__(self, heads: int, window: int, shift: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.heads = heads
+        self.window = window
+        self.shift = shift
+
+    def build(self, input_shape: tuple[int, ...]) -> None:
+        """Makes the biases, and what the grid decides."""
+        self._grid = input_shape[1:3]
+        whole = min(self._grid) <= self.window
+        self._side = min(self._grid) if whole else self.window
+        self._roll = 0 if whole else self.shift
+        self._positions = _relative_positions(self._side)
+        self._mask = _mask(self._grid, self._side, self._roll) if self._roll else None
+        self.relative_position_bias_table = self.add_weight(
+            shape=((2 * self._side - 1) ** 2, self.heads),
+            initializer=initializers.TruncatedNormal(stddev=0.02),
+            name="relative_position_bias_table",
+        )
+
+    def call(self, qkv: Tensor) -> Tensor:
+        """Queries, keys and values side by side (n, height, width, 3·features)."""
+        (height, length), side = self._grid, self._side
+        rows, columns, tokens = height // side, length // side, side * side
+        width = qkv.shape[-1] // 3
+        features = width // self.heads
+
+        if self._roll:
+            qkv = ops.roll(qkv, (-self._roll, -self._roll), axis=(1, 2))
+        x = ops.reshape(qkv, (-1, rows, side, columns, side * 3 * width))
+        x = ops.transpose(x, (0, 1, 3, 2, 4))
+        x = ops.reshape(x, (-1, rows * columns, tokens, 3, self.heads, features))
+        q, k, v = x[:, :, :, 0], x[:, :, :, 1], x[:, :, :, 2]
+
+        scores = ops.einsum("nwqhd,nwkhd->nwhqk", q * features**-0.5, k)
+        # A softmax over 49 tokens is too coarse in half precision.
+        scores = ops.cast(scores, "float32") + self._bias()
+        weights = ops.cast(ops.softmax(scores), v.dtype)
+        x = ops.einsum("nwhqk,nwkhd->nwqhd", weights, v)
+
+        x = ops.reshape(x, (-1, rows, columns, side, side * width))
+        x = ops.transpose(x, (0, 1, 3, 2, 4))
+        x = ops.reshape(x, (-1, height, length, width))
+        if self._roll:
+            x = ops.roll(x, (self._roll, self._roll), axis=(1, 2))
+        return x
+
+    def _bias(self) -> Tensor:
+        """B + M, (1 or windows, heads, tokens, tokens)."""
+        table = ops.cast(self.relative_position_bias_table, "float32")
+        bias = ops.take(table, self._positions, axis=0)
+        bias = ops.transpose(bias, (2, 0, 1))[None]
+        return bias if self._mask is None else bias + self._mask
+
+    def compute_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (*input_shape[:-1], input_shape[-1] // 3)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "heads": self.heads,
+            "window": self.window,
+            "shift": self.shift,
+        }
+
+
+def _relative_positions(side: int) -> np.ndarray:
+    """Rows of the table, one for each pair of a window's tokens."""
+    row, column = np.divmod(np.arange(side * side), side)
+    rows = row[:, None] - row + side - 1
+    columns = column[:, None] - column + side - 1
+    return (rows * (2 * side - 1) + columns).astype("int32")
+
+
+def _mask(grid: tuple[int, int], side: int, shift: int) -> np.ndarray:
+    """M, (windows, 1, tokens, tokens)."""
+    # The parts of the rolled grid: before the last window, and that window's two ends.
+    rows, columns = (np.digitize(np.arange(n), (n - side, n - shift)) for n in grid)
+    parts = 3 * rows[:, None] + columns
+    parts = parts.reshape(grid[0] // side, side, grid[1] // side, side)
+    parts = parts.swapaxes(1, 2).reshape(-1, 1, side * side)
+    return np.where(parts != parts.swapaxes(1, 2), -100.0, 0.0).astype("float32")[
+        :, None
+    ]
