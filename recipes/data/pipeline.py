@@ -147,16 +147,13 @@ class Inputs:
                 f"`preprocessing` is for images of {len(p.mean)} channels. "
                 f"Received: images of {channels} channels"
             )
-        std = np.asarray(p.std)
+        # One factor for each value of a row: NumPy is slow along an axis of 3.
+        mean, std = np.tile(p.mean, width), np.tile(p.std, width)
         self._factor = (1 / (p.scale * std)).astype("float32")
-        self._offset = (-np.asarray(p.mean) / std).astype("float32")
-        self._rows = self._columns = None
+        self._offset = (-mean / std).astype("float32")
+        self._resize = None
         if (height, width) != p.image_size:
-            self._rows = interpolation(height, p.image_size[0])
-            # Columns and channels are one axis of the product.
-            self._columns = np.kron(
-                interpolation(width, p.image_size[1]).T, np.eye(channels)
-            ).astype("float32")
+            self._resize = Resize((height, width), p.image_size, channels)
 
     def __call__(self, images: np.ndarray, rng=None) -> np.ndarray:
         """Returns inputs (n, height, width, channels), float32.
@@ -167,14 +164,12 @@ class Inputs:
         """
         if rng is not None:
             images = augment(images, self.preprocessing, rng)
-        inputs = images * self._factor
+        n, height, _, channels = images.shape
+        inputs = images.reshape(n, height, -1).astype("float32")
+        inputs *= self._factor
         inputs += self._offset
-        return inputs if self._rows is None else self._resize(inputs)
-
-    def _resize(self, inputs: np.ndarray) -> np.ndarray:
-        n, height, width, channels = inputs.shape
-        inputs = np.matmul(self._rows, inputs.reshape(n, height, width * channels))
-        inputs = inputs.reshape(-1, width * channels) @ self._columns
+        if self._resize is not None:
+            inputs = self._resize(inputs)
         return inputs.reshape(n, *self.preprocessing.image_size, channels)
 
 
@@ -182,17 +177,59 @@ def augment(images, preprocessing: Preprocessing, rng) -> np.ndarray:
     """Returns the images cropped at random and flipped, each in its own way."""
     if preprocessing.augmentation == "none":
         return images
-    n, height, width, _ = images.shape
-    rows = np.broadcast_to(np.arange(height), (n, height))
-    columns = np.arange(width)
+    n, height, width, channels = images.shape
+    rows, columns = np.arange(height), np.arange(width)
     flipped = rng.random((n, 1)) < 0.5
     columns = np.where(flipped, columns[::-1], columns)
+    rows = np.broadcast_to(rows, (n, height))
     if preprocessing.augmentation == "crop_flip":
         pad = preprocessing.padding
         images = np.pad(images, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
         shift = rng.integers(0, 2 * pad + 1, (2, n, 1))
         rows, columns = rows + shift[0], columns + shift[1]
-    return images[np.arange(n)[:, None, None], rows[:, :, None], columns[:, None, :]]
+    # All from one list of pixels, each a single item: thrice as fast as three indices.
+    padded_height, padded_width = images.shape[1:3]
+    rows = rows + padded_height * np.arange(n)[:, None]
+    pixels = rows[:, :, None] * padded_width + columns[:, None, :]
+    pixel = np.dtype((np.void, images.itemsize * channels))
+    taken = np.ascontiguousarray(images).view(pixel).reshape(-1).take(pixels)
+    return taken.view(images.dtype).reshape(n, height, width, channels)
+
+
+class Resize:
+    """Bilinear resizing of many images at once, by products of small matrices.
+
+    A new pixel lies between two old ones, so nearly all of a matrix of interpolation is
+    zero: it is cut into bands of rows, and each multiplies only what it reaches.
+
+    Args:
+        size: (height, width) of the images.
+        new_size: that of the result.
+        channels: number of channels.
+    """
+
+    def __init__(self, size, new_size, channels: int) -> None:
+        (self.height, self.width), (new_height, new_width) = size, new_size
+        self.shape = (new_height, new_width * channels)
+        self._rows = list(_bands(interpolation(self.height, new_height)))
+        each = np.eye(channels, dtype="float32")
+        self._columns = [
+            (_times(new, channels), _times(old, channels), np.kron(band, each).T.copy())
+            for new, old, band in _bands(interpolation(self.width, new_width))
+        ]
+
+    def __call__(self, images: np.ndarray) -> np.ndarray:
+        """Returns images (n, h, w · c) as (n, new h, new w · c)."""
+        n = len(images)
+        wide = np.empty((n * self.height, self.shape[1]), "float32")
+        flat = images.reshape(n * self.height, -1)
+        for new, old, band in self._columns:
+            np.matmul(flat[:, old], band, out=wide[:, new])
+        wide = wide.reshape(n, self.height, -1)
+        resized = np.empty((n, *self.shape), "float32")
+        for new, old, band in self._rows:
+            np.matmul(band, wide[:, old], out=resized[:, new])
+        return resized
 
 
 def interpolation(size: int, new_size: int) -> np.ndarray:
@@ -207,3 +244,19 @@ def interpolation(size: int, new_size: int) -> np.ndarray:
     distance = np.abs(centres[:, None] - (np.arange(size) + 0.5)) / reach
     weights = np.maximum(1 - distance, 0)
     return (weights / weights.sum(axis=1, keepdims=True)).astype("float32")
+
+
+_BAND = 16
+
+
+def _bands(matrix: np.ndarray):
+    """Yields (rows, columns, block) that make up a matrix of mostly zeros."""
+    for start in range(0, len(matrix), _BAND):
+        rows = slice(start, min(start + _BAND, len(matrix)))
+        reached = np.flatnonzero(matrix[rows].any(axis=0))
+        columns = slice(reached[0], reached[-1] + 1)
+        yield rows, columns, matrix[rows, columns].copy()
+
+
+def _times(part: slice, factor: int) -> slice:
+    return slice(part.start * factor, part.stop * factor)
