@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ from keras_selcal import csf as csfs
 from keras_selcal import functional
 from keras_selcal._bootstrap import Resampled, at, resample_counts
 from keras_selcal._validation import check_count, check_number, refuse
-from keras_selcal.functional._samples import Array, Samples
+from keras_selcal.functional._samples import Array, Samples, to_numpy, to_weight
 
 
 class Interval(NamedTuple):
@@ -162,8 +163,15 @@ class CalibrationReport(Mapping[str, Interval]):
             for r in np.ravel(risks).tolist()
         )
         self.name = name
+        y_pred = to_numpy(y_pred)
         self._samples = Samples.of(y_true, y_pred, from_logits, sample_weight)
         self.num_samples = self._samples.n
+        # Where the samples that count stand among those given.
+        leading = y_pred.shape[:-1]
+        self._num_given = math.prod(leading)
+        weight = to_weight(sample_weight, leading)
+        counts = np.ones(self._num_given) if weight is None else weight
+        self._index = np.flatnonzero(counts > 0)
         self.num_classes = self._samples.num_classes
         self._values = self._evaluate()
         self._meanings = self._explain()
@@ -353,6 +361,62 @@ class CalibrationReport(Mapping[str, Interval]):
             for metric, interval in self.items()
         }
         return _dataframe(rows)
+
+    def to_html(
+        self,
+        path: Any,
+        *,
+        others: "CalibrationReport | Sequence[CalibrationReport]" = (),
+        title: str | None = None,
+        class_names: Sequence[str] | None = None,
+        images: Any | None = None,
+        mistakes: int = 12,
+    ) -> Path:
+        r"""Writes the report as one HTML file, to open in a browser.
+
+        For readers who know nothing of calibration: the findings in words, every
+        metric with its interval and what it means, the reliability and risk-coverage
+        plots, a slider that shows for each coverage the threshold, the risk and the
+        numbers of cases, and the most confident mistakes. It needs no network; without
+        JavaScript a table stands in for the slider.
+
+        Args:
+            path: of the file, which is replaced.
+            others: reports of other models on the same samples, which are compared
+                with this one as in `compare`.
+            title: of the page; None for one by the model's name.
+            class_names: a name for each class; None for their indices.
+            images: of the samples, (n, h, w) or (n, h, w, c) with c = 1, 3 or 4, shown
+                beside mistakes. uint8 is taken as it is, numbers in [0, 1] from black
+                to white, others from their smallest to their largest.
+            mistakes: how many of the most confident mistakes to list.
+
+        Returns:
+            The path.
+
+        Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> p = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
+        >>> report = CalibrationReport(np.array([0, 1, 1]), p, bootstrap=100)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     page = report.to_html(folder + "/report.html").read_text("utf-8")
+        >>> "The model is right in 66.7\N{NO-BREAK SPACE}% of 3 cases" in page
+        True
+        """
+        # The page needs the library's version, which is set last.
+        from keras_selcal.report.page import build_page
+
+        if isinstance(others, CalibrationReport):
+            others = [others]
+        for other in others:
+            if not isinstance(other, CalibrationReport):
+                refuse("others", other, "reports")
+            other._check_pair(self)
+        text = build_page([self, *others], title, class_names, images, mistakes)
+        path = Path(path)
+        path.write_text(text, "utf-8")
+        return path
 
     def __repr__(self) -> str:
         return str(self)

@@ -1,0 +1,78 @@
+"""Pieces of HTML that the sections of a page share.
+
+Arguments are HTML already: text that someone else has written is escaped before.
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+# Tables with more columns may have to be scrolled sideways on a phone.
+_FEW_COLUMNS = 4
+
+
+def table(
+    caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], kind: str = ""
+) -> str:
+    """Returns a table; the first cell of a row heads it."""
+    # What can be scrolled must be within reach of the keyboard.
+    wide = len(head) > _FEW_COLUMNS
+    focus = ' tabindex="0" role="group" aria-label="A wide table"' if wide else ""
+    columns = "".join(f'<th scope="col">{cell}</th>' for cell in head)
+    lines = "".join(
+        f'<tr><th scope="row">{first}</th>'
+        + "".join(f"<td>{cell}</td>" for cell in cells)
+        + "</tr>\n"
+        for first, *cells in rows
+    )
+    return (
+        f'<div class="scroll"{focus}><table class="{kind}"><caption>{caption}</caption>'
+        f"<thead><tr>{columns}</tr></thead><tbody>\n{lines}</tbody></table></div>"
+    )
+
+
+def details(summary: str, content: str) -> str:
+    """Returns something that the reader may open."""
+    return f"<details><summary>{summary}</summary>{content}</details>"
+
+
+def key(*entries: tuple[str, str]) -> str:
+    """Returns the legend of a picture: the classes of its marks, and what they are."""
+    items = "".join(f"<li>{swatch(kind)}{label}</li>" for kind, label in entries)
+    return f'<ul class="key">{items}</ul>'
+
+
+def swatch(kind: str) -> str:
+    """Returns a small picture of a line or a bar."""
+    shape = f'<path class="{kind}" d="M0 7H28"/>'
+    if kind in ("bar", "number"):
+        shape = f'<rect class="{kind}" x="6" y="1" width="16" height="12"/>'
+    elif kind == "whisker":
+        shape = f'<path class="{kind}" d="M14 0V14"/>'
+    return f'<svg class="swatch" viewBox="0 0 28 14" aria-hidden="true">{shape}</svg>'
+
+
+def line_style(index: int) -> str:
+    """Returns the classes of a model's colour and dashes: no two of 35 share both."""
+    return f"s{index % 7} d{index % 5}"
+
+
+def with_interval(value: str, interval: str | None) -> str:
+    """Returns a cell: a value, and below it its interval."""
+    return f"<b>{value}</b>" + (f"<small>{interval}</small>" if interval else "")
+
+
+def script_json(data: Any) -> str:
+    """Returns JSON that may stand in a script element: ASCII, and no markup."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def source_hash(text: str) -> str:
+    """Returns what a content security policy calls a style or a script by."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return "sha256-" + base64.b64encode(digest).decode("ascii")

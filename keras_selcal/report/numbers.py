@@ -1,0 +1,93 @@
+"""Numbers as a reader meets them: never 0 % or 100 % for what is not quite that."""
+
+import math
+from decimal import ROUND_FLOOR, Decimal
+
+NONE = "–"
+# A number and its unit stay on one line.
+_SPACE = "\N{NO-BREAK SPACE}"
+
+
+def percent(share: float, decimals: int = 1) -> str:
+    r"""Returns a share as a percentage, with more decimals where it needs them.
+
+    Example:
+    >>> percent(0.9356), percent(0.99996), percent(1.0), percent(0.0)
+    ('93.6\xa0%', '99.996\xa0%', '100\xa0%', '0\xa0%')
+    """
+    if math.isnan(share):
+        return NONE
+    # Sums in another order differ in their last digits: a half stays a half.
+    value = round(100 * share, 9)
+    if value in (0.0, 100.0):
+        return f"{value:.0f}{_SPACE}%"
+    places = decimals
+    while float(f"{value:.{places}f}") in (0.0, 100.0):
+        places += 1
+    return f"{value:.{places}f}{_SPACE}%"
+
+
+def round_percent(share: float) -> str:
+    """Returns a share that someone chose, a level say, with no digit too many."""
+    return f"{100 * share:g}{_SPACE}%"
+
+
+def percent_range(low: float, high: float, decimals: int = 1) -> str:
+    r"""Returns an interval of shares.
+
+    Example:
+    >>> percent_range(0.931, 0.9409)
+    '93.1 to 94.1\xa0%'
+    """
+    ends = percents(low, high, decimals=decimals)
+    return " to ".join([ends[0].removesuffix(f"{_SPACE}%"), ends[1]])
+
+
+def percents(*shares: float, decimals: int = 1) -> list[str]:
+    """Returns shares as percentages of so many decimals that no two look the same."""
+    for places in range(decimals, 9):
+        texts = [percent(share, places) for share in shares]
+        if len(set(texts)) == len(set(shares)):
+            break
+    return texts
+
+
+def points(gap: float) -> str:
+    """Returns a difference of shares in points of a percentage."""
+    text = percent(abs(gap)).removesuffix(f"{_SPACE}%")
+    return f"{text} point" if text == "1" else f"{text} points"
+
+
+def count(number: float) -> str:
+    """Returns a number of samples; ties, weights and soft labels give fractions.
+
+    Example:
+    >>> count(8000.0), count(12.5)
+    ('8,000', '12.5')
+    """
+    number = round(number, 6)
+    return f"{number:,.0f}" if number == int(number) else f"{number:,.1f}"
+
+
+def decimal(value: float, form: str = ".4f") -> str:
+    """Returns a number of a table."""
+    if math.isnan(value):
+        return NONE
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    return format(value, form).replace("-", "−")
+
+
+def shortest_above(low: float, high: float, decimals: int = 3) -> str:
+    """Returns a decimal number t with low < t ≤ high, of as few digits as will do.
+
+    Example:
+    >>> shortest_above(0.97228, 0.97234)
+    '0.9723'
+    """
+    exact = Decimal(high)
+    for places in range(decimals, 25):
+        text = f"{exact.quantize(Decimal(1).scaleb(-places), ROUND_FLOOR):f}"
+        if low < float(text) <= high:
+            return text
+    return repr(high)

@@ -1,0 +1,121 @@
+"""A report as one HTML file: no network, no library, readable without JavaScript."""
+
+from collections.abc import Sequence
+from html import escape
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import keras_selcal
+from keras_selcal.report import sections
+from keras_selcal.report.markup import script_json, source_hash
+from keras_selcal.report.numbers import count, round_percent
+from keras_selcal.report.subject import Subject
+
+if TYPE_CHECKING:
+    from keras_selcal.report.calibration_report import CalibrationReport
+
+_SCORES = {
+    "msp": "the largest probability",
+    "margin": "the largest probability minus the second",
+    "neg_entropy": "the negative entropy of the probabilities",
+}
+
+
+def build_page(
+    reports: Sequence["CalibrationReport"],
+    title: str | None = None,
+    class_names: Any | None = None,
+    images: Any | None = None,
+    mistakes: int = 12,
+) -> str:
+    """Returns the page of one report, or of several models on the same samples.
+
+    Args:
+        reports: the first is what the others are compared with.
+        title: of the page, or None for one by the model's name.
+        class_names: a name for each class, or None for their indices.
+        images: of the samples, as `Images` takes them, or None.
+        mistakes: how many of the most confident mistakes to list.
+    """
+    subject = Subject(reports, class_names, images, mistakes)
+    if title is None:
+        title = "Calibration report"
+        if not subject.several and reports[0].name:
+            title += f" of {reports[0].name}"
+    style, script = _asset("page.css"), _asset("page.js")
+    policy = (
+        "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
+        f"style-src '{source_hash(style)}'; script-src '{source_hash(script)}'"
+    )
+    links, body = "", ""
+    for identity, (heading, section) in sections.SECTIONS.items():
+        content = section(subject)
+        if content:
+            links += f'<li><a href="#{identity}">{heading}</a></li>'
+            body += (
+                f'<section id="{identity}" aria-labelledby="{identity}-heading">'
+                f'<h2 id="{identity}-heading">{heading}</h2>{content}</section>\n'
+            )
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{escape(title)}</title>
+<!-- An empty icon, lest a browser asks a server for one. -->
+<link rel="icon" href="data:,">
+<style>{style}</style>
+</head>
+<body>
+<a class="skip" href="#glance">Skip to the report</a>
+<header>
+<h1>{escape(title)}</h1>
+<p>{_about(subject)}</p>
+<nav aria-label="Sections"><ul>{links}</ul></nav>
+</header>
+<main>
+{body}</main>
+<footer>{_notes(subject)}</footer>
+<script type="application/json" id="stops">{script_json(subject.slider())}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def _asset(name: str) -> str:
+    return resources.files("keras_selcal.report").joinpath(name).read_text("utf-8")
+
+
+def _about(subject: Subject) -> str:
+    """Returns what the page is about, in a line."""
+    score = subject.first.csf.__name__
+    samples = "1 sample" if subject.n == 1 else f"{count(subject.n)} samples"
+    parts = [f"{samples}, {count(subject.first.num_classes)} classes"]
+    if subject.several:
+        names = escape(", ".join(subject.names))
+        parts.append(f"{len(subject.names)} models: {names}")
+    told = f" ({_SCORES[score]})" if score in _SCORES else ""
+    parts.append(f"ranked by <code>{escape(score)}</code>{told}")
+    if subject.weighted:
+        parts.append("with sample weights")
+    return " · ".join(parts)
+
+
+def _notes(subject: Subject) -> str:
+    """Returns how the figures were made."""
+    report = subject.first
+    parts = []
+    if report.bootstrap:
+        parts.append(
+            "Intervals of metrics hold the middle "
+            f"{round_percent(report.confidence_level)} of {count(report.bootstrap)} "
+            f"bootstrap resamples (seed {report.seed}). Those of small calibration "
+            "errors lie too high: resampling adds noise."
+        )
+    if subject.weighted:
+        parts.append("Numbers of cases are shares of the weight, times n.")
+    parts.append(f"Made by keras_selcal {keras_selcal.__version__}.")
+    return "".join(f"<p>{part}</p>" for part in parts)

@@ -1,0 +1,218 @@
+"""Reliability and risk-coverage plots as SVG that a page's style sheet colours."""
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+
+import numpy as np
+
+from keras_selcal.functional._samples import Array, Samples
+from keras_selcal.plots.risk_coverage import best_ranking
+from keras_selcal.report.markup import line_style
+from keras_selcal.report.numbers import count, percent, round_percent
+from keras_selcal.report.stops import Reachable
+from keras_selcal.report.words import Bins
+
+_WIDTH, _HEIGHT = 420, 340
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 12, 48
+# Below the axes of a reliability plot stands a strip of the samples in each bin.
+_STRIP, _GAP = 40, 8
+
+# Points of a drawn line: more than there are pixels to tell them apart.
+_MOST_POINTS = 500
+
+
+class _Axes:
+    """Maps data to the picture's coordinates, and draws what frames them."""
+
+    def __init__(self, top_value: float, foot: int = 0) -> None:
+        self.top_value = top_value
+        self.bottom = _HEIGHT - _BOTTOM - foot
+
+    def x(self, value: float) -> float:
+        return _LEFT + value * (_WIDTH - _LEFT - _RIGHT)
+
+    def y(self, value: float) -> float:
+        height = self.bottom - _TOP
+        return self.bottom - min(value / self.top_value, 1.05) * height
+
+    def frame(self, y_ticks: Sequence[float], x_label: str, y_label: str) -> str:
+        """Returns grid, ticks and labels."""
+        right, foot = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
+        parts = []
+        for tick in y_ticks:
+            y = self.y(tick)
+            parts.append(
+                f'<path class="grid" d="M{_LEFT} {y:.1f}H{right}"/>'
+                f'<text x="{_LEFT - 6}" y="{y + 4.5:.1f}" text-anchor="end">'
+                f"{round_percent(tick)}</text>"
+            )
+        for tick in (0, 0.2, 0.4, 0.6, 0.8, 1):
+            anchor = "end" if tick == 1 else "middle"
+            x = self.x(tick)
+            parts.append(
+                f'<path class="tick" d="M{x:.1f} {foot}v4"/>'
+                f'<text x="{min(x, right) + (6 if tick == 1 else 0):.1f}" '
+                f'y="{foot + 19}" text-anchor="{anchor}">{round_percent(tick)}</text>'
+            )
+        middle = (_LEFT + right) / 2
+        centre = (_TOP + self.bottom) / 2
+        parts.append(
+            f'<path class="axis" d="M{_LEFT} {self.bottom}H{right}"/>'
+            f'<text class="label" x="{middle:.0f}" y="{_HEIGHT - 6}" '
+            f'text-anchor="middle">{x_label}</text>'
+            f'<text class="label" x="12" y="{centre:.0f}" text-anchor="middle" '
+            f'transform="rotate(-90 12 {centre:.0f})">{y_label}</text>'
+        )
+        return "".join(parts)
+
+
+def _svg(identity: str, title: str, description: str, content: str) -> str:
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
+        f'aria-labelledby="{identity}-title {identity}-desc">'
+        f'<title id="{identity}-title">{escape(title)}</title>'
+        f'<desc id="{identity}-desc">{escape(description)}</desc>{content}</svg>'
+    )
+
+
+def reliability(bins: Bins, identity: str, name: str) -> str:
+    """Returns accuracy against confidence, and the samples in each bin below."""
+    axes = _Axes(1.0, foot=_STRIP + _GAP)
+    bars, lines, strip = [], [], []
+    most = bins.number.max()
+    foot = _HEIGHT - _BOTTOM
+    for left, right, confidence, accuracy, low, high, number in zip(*bins, strict=True):
+        a, b, y = axes.x(left), axes.x(right), axes.y(accuracy)
+        middle, depth = (a + b) / 2, _STRIP * number / most
+        hint = (
+            f"<title>It says {percent(confidence)}, and is right in "
+            f"{percent(accuracy)} of {count(number)} cases</title>"
+        )
+        bars.append(
+            f'<rect class="bar" x="{a + 0.75:.1f}" y="{y:.1f}" '
+            f'width="{b - a - 1.5:.1f}" height="{axes.bottom - y:.1f}">{hint}</rect>'
+        )
+        said = axes.y(confidence)
+        lines.append(
+            f'<path class="whisker" d="M{middle:.1f} {axes.y(low):.1f}'
+            f'V{axes.y(high):.1f}"/>'
+            f'<path class="said" d="M{a:.1f} {said:.1f}H{b:.1f}"/>'
+        )
+        strip.append(
+            f'<rect class="number" x="{a + 0.75:.1f}" y="{foot - depth:.1f}" '
+            f'width="{b - a - 1.5:.1f}" height="{depth:.1f}">{hint}</rect>'
+        )
+    diagonal = (
+        f'<path class="perfect" d="M{axes.x(0):.1f} {axes.y(0):.1f}'
+        f'L{axes.x(1):.1f} {axes.y(1):.1f}"/>'
+    )
+    content = (
+        axes.frame(
+            (0, 0.2, 0.4, 0.6, 0.8, 1),
+            "what it says: confidence",
+            "how often it is right",
+        )
+        + "".join(bars)
+        + diagonal
+        + "".join(lines)
+        + "".join(strip)
+        + f'<path class="axis" d="M{_LEFT} {foot}H{_WIDTH - _RIGHT}"/>'
+    )
+    below = int(np.sum(bins.accuracy < bins.confidence))
+    return _svg(
+        identity,
+        f"Accuracy against confidence: {name}",
+        f"{len(bins.number)} bins of confidence hold cases; in {below} of them the "
+        "model is right less often than it says. The table below has the figures.",
+        content,
+    )
+
+
+class RiskCoverage:
+    """The risk-coverage curves of some models in one picture.
+
+    Args:
+        models: the samples and the curve of each model, by its position.
+        names: of all models, by position.
+    """
+
+    def __init__(
+        self, models: Mapping[int, tuple[Samples, Reachable]], names: Sequence[str]
+    ) -> None:
+        self._curves = {i: curve for i, (_, curve) in models.items()}
+        self._names = names
+        self._best = {
+            i: best_ranking(samples, 1 - samples.correct)
+            for i, (samples, _) in models.items()
+        }
+        # The surest few may all be wrong: their risk of 1 would flatten the rest.
+        seen = [
+            curve.risk[curve.coverage >= 0.05].max() for curve in self._curves.values()
+        ]
+        step, top = _ticks(max(*seen, 1e-4))
+        self._axes = _Axes(top)
+        self._ticks = np.arange(0, top + step / 2, step)
+
+    def mark(self, index: int, point: int) -> tuple[float, float]:
+        """Returns where the mark of a model's point stands."""
+        curve = self._curves[index]
+        x = self._axes.x(float(curve.coverage[point]))
+        return round(x, 1), round(self._axes.y(float(curve.risk[point])), 1)
+
+    def svg(self) -> str:
+        """Returns the picture; its marks are for a script to place."""
+        axes, left, right = self._axes, self._axes.x(0), self._axes.x(1)
+        lines, curves, marks, ends = "", "", "", []
+        for i, curve in self._curves.items():
+            style, all_answered = line_style(i), float(curve.risk[-1])
+            lines += (
+                f'<path class="best {style}" d="M{self._path(*self._best[i])}"/>'
+                f'<path class="random {style}" d="M{left:.1f} '
+                f'{axes.y(all_answered):.1f}H{right:.1f}"/>'
+            )
+            path = self._path(curve.coverage, curve.risk)
+            curves += f'<path class="curve {style}" d="M{path}"/>'
+            marks += (
+                f'<g class="mark {style}" data-floor="{axes.bottom}">'
+                '<path d="M0 0"/><circle r="6"/></g>'
+            )
+            ends.append(
+                f"{self._names[i]}: {percent(all_answered)} wrong if all is answered"
+            )
+        frame = axes.frame(
+            self._ticks.tolist(), "share of cases answered", "share of these wrong"
+        )
+        inside = (
+            f'<clipPath id="inside"><rect x="{_LEFT}" y="{_TOP - 2}" '
+            f'width="{right - left + 1:.1f}" height="{axes.bottom - _TOP + 4}"/>'
+            f'</clipPath><g clip-path="url(#inside)">{lines}{curves}</g>'
+        )
+        return _svg(
+            "risk-coverage",
+            "Share of wrong answers against the share of cases answered",
+            f"The surest cases are answered first. {'; '.join(ends)}. The table below "
+            "has the figures.",
+            frame + inside + marks,
+        )
+
+    def _path(self, coverage: Array, risk: Array) -> str:
+        axes, (coverage, risk) = self._axes, _thinned(coverage, risk)
+        return " ".join(
+            f"{axes.x(x):.1f} {axes.y(y):.1f}"
+            for x, y in zip(coverage.tolist(), risk.tolist(), strict=True)
+        )
+
+
+def _thinned(coverage: Array, risk: Array) -> tuple[Array, Array]:
+    """Returns a curve by its last point in each of many steps of coverage."""
+    step = np.ceil(coverage * _MOST_POINTS - 1e-9)
+    last = np.append(step[1:] != step[:-1], True)
+    return coverage[last], risk[last]
+
+
+def _ticks(highest: float) -> tuple[float, float]:
+    """Returns a round step of at most six ticks, and the top of the axis."""
+    size = 10.0 ** math.floor(math.log10(highest))
+    step = next(s * size for s in (0.2, 0.25, 0.5, 1, 2) if s * size * 5 >= highest)
+    return step, min(1.0, step * math.ceil(highest / step - 1e-9))

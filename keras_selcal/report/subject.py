@@ -1,0 +1,144 @@
+"""What a page is about: the models, their names, their curves, and the samples."""
+
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from keras_selcal._validation import check_count, refuse
+from keras_selcal.report.markup import line_style, swatch
+from keras_selcal.report.numbers import count, percent
+from keras_selcal.report.pictures import RiskCoverage
+from keras_selcal.report.png import Images
+from keras_selcal.report.stops import Stops
+
+if TYPE_CHECKING:
+    from keras_selcal.report.calibration_report import CalibrationReport
+
+
+class Subject:
+    """The models of a page, and what can be shown of the samples.
+
+    Args:
+        reports: of the models, on the same samples.
+        class_names: a name for each class, or None.
+        images: of the samples, or None.
+        mistakes: how many of the most confident mistakes to list.
+
+    Attributes:
+        names: of the models, no two the same; as they came, not escaped.
+        stops: of the slider, None where no model can be ranked.
+        picture: the risk-coverage plot, None where there is no slider.
+    """
+
+    def __init__(
+        self,
+        reports: Sequence["CalibrationReport"],
+        class_names: Any | None,
+        images: Any | None,
+        mistakes: int,
+    ) -> None:
+        self.reports = list(reports)
+        self.first = self.reports[0]
+        self.n = self.first.num_samples
+        self.several = len(self.reports) > 1
+        self.weighted = self.first._samples.weight is not None
+        self.names = _distinct(self.reports)
+        self.class_names = _check_classes(class_names, self.first.num_classes)
+        self.images = None if images is None else Images(images, self.first._num_given)
+        self.mistakes = check_count("mistakes", mistakes, least=0)
+        self.stops: Stops | None = None
+        self.picture: RiskCoverage | None = None
+        stops = Stops.of([(r._samples, r.csf) for r in self.reports])
+        if stops.models:
+            self.stops = stops
+            self.picture = RiskCoverage(
+                {
+                    i: (self.reports[i]._samples, curve)
+                    for i, curve in stops.models.items()
+                },
+                [self.plain_name(i) for i in range(len(self.reports))],
+            )
+
+    def plain_name(self, index: int) -> str:
+        """Returns what a picture calls a model, not escaped."""
+        return self.names[index] if self.several else "the model"
+
+    def tag(self, index: int) -> str:
+        """Returns a model's name behind its line."""
+        return swatch(f"curve {line_style(index)}") + escape(self.names[index])
+
+    def class_name(self, index: int) -> str:
+        """Returns what a class is called, as HTML."""
+        if self.class_names is None:
+            return f"class {index}"
+        return f'<bdi dir="auto">{escape(self.class_names[index])}</bdi>'
+
+    def each(self, contents: Sequence[str], kind: str) -> str:
+        """Returns something of each model, under its name where there are several."""
+        if not self.several:
+            return contents[0]
+        articles = "".join(
+            f"<article><h3>{self.tag(i)}</h3>{content}</article>"
+            for i, content in enumerate(contents)
+        )
+        return f'<div class="{kind}">{articles}</div>'
+
+    def figures(self, index: int, point: int) -> list[str]:
+        """Returns coverage, threshold, answered, left, wrong and risk at a point."""
+        assert self.stops is not None
+        curve = self.stops.models[index]
+        accepted = float(curve.accepted[point])
+        return [
+            percent(float(curve.coverage[point])),
+            curve.threshold(point).replace("-", "−"),
+            count(accepted),
+            count(self.n - accepted),
+            count(float(curve.wrong[point])),
+            percent(float(curve.risk[point]), 2),
+        ]
+
+    def slider(self) -> list[dict[str, Any]]:
+        """Returns what the slider shows of each model, as it is to be printed.
+
+        `at` has a model's point for each stop; `marks` where these stand in the
+        picture; `shares` the right and the wrong answers in percent of all cases.
+        """
+        if self.stops is None or self.picture is None:
+            return []
+        models = []
+        for index, curve in self.stops.models.items():
+            points = sorted({stop[index] for stop in self.stops.stops})
+            position = {point: i for i, point in enumerate(points)}
+            right = 100 * (curve.accepted - curve.wrong) / self.n
+            wrong = 100 * curve.wrong / self.n
+            models.append(
+                {
+                    "name": self.names[index],
+                    "at": [position[stop[index]] for stop in self.stops.stops],
+                    "figures": [self.figures(index, point) for point in points],
+                    "marks": [self.picture.mark(index, point) for point in points],
+                    "shares": [
+                        [round(float(share[point]), 2) for share in (right, wrong)]
+                        for point in points
+                    ],
+                }
+            )
+        return models
+
+
+def _distinct(reports: Sequence["CalibrationReport"]) -> list[str]:
+    """Returns a name for each model, no two the same."""
+    names: list[str] = []
+    for i, report in enumerate(reports, 1):
+        name = report.name or ("the model" if len(reports) == 1 else f"model {i}")
+        names.append(f"{name} ({i})" if name in names else name)
+    return names
+
+
+def _check_classes(class_names: Any | None, num_classes: int) -> list[str] | None:
+    if class_names is None:
+        return None
+    names = [str(name) for name in class_names]
+    if isinstance(class_names, str) or len(names) != num_classes:
+        refuse("class_names", class_names, f"{num_classes} names, one for each class")
+    return names
