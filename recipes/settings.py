@@ -13,26 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from keras_selcal.functional import paper_smoothing
-from recipes import losses
+from recipes import losses, models
 
 # Columns of the paper's tables, by name.
 LOSSES = losses.TITLES
 
-MODELS = (
-    "resnet50",
-    "resnet110",
-    "wrn28_10",
-    "preresnet56",
-    "vit_small",
-    "swin_tiny",
-    "resnet8",
-    "resnet20",
-    "resnet56",
-    "keras_cv_resnet50",
-    "keras_cv_resnet50_v2",
-    "cnn",
-    "cnn4",
-)
+MODELS = models.NAMES
 
 # --- The tables ---------------------------------------------------------------------
 
@@ -46,8 +32,8 @@ class Tuned:
         inverse: γ of the inverse focal loss (Table gammaforinvdual).
         coverage: κ of the AU loss (Table thresholdforau).
         smoothing: ν of the AU loss (Section "Smooth parameter").
-        csf: confidence score of AURC and AU. The paper selects it, but tells the
-            choice for few; "msp" is taken where it does not.
+        csf: confidence score of AU. The text names the best on CIFAR-100 ("msp" but for
+            WRN, whose is not named) and on Tiny-ImageNet; "msp" where it names none.
     """
 
     dual: float
@@ -58,18 +44,21 @@ class Tuned:
 
 
 TUNED = {
-    #                               γ dual     γ inverse    κ              ν
     ("cifar10", "resnet50"): Tuned(dual=5.0, inverse=2.0, coverage=0.88, smoothing=0.1),
     ("cifar10", "resnet110"): Tuned(4.5, 3.0, 0.75, 0.1),
     ("cifar10", "wrn28_10"): Tuned(2.6, 1.5, 0.8, 0.1),
     ("cifar10", "preresnet56"): Tuned(4.0, 2.0, 0.75, 0.1),
     ("cifar100", "resnet50"): Tuned(5.0, 1.0, 0.75, 0.005),
     ("cifar100", "resnet110"): Tuned(6.1, 1.5, 0.8, 0.005),
-    ("cifar100", "wrn28_10"): Tuned(3.9, 1.0, 0.8, 0.1),  # CSF: not "msp", not stated
+    ("cifar100", "wrn28_10"): Tuned(3.9, 1.0, 0.8, 0.1),
     ("cifar100", "preresnet56"): Tuned(4.5, 1.0, 0.92, 0.01),
-    ("tiny-imagenet", "vit_small"): Tuned(1.0, 1.0, 0.4, 0.05, "neg_entropy"),
+    ("tiny-imagenet", "vit_small"): Tuned(1.0, 1.0, 0.4, 0.05, csf="neg_entropy"),
     ("tiny-imagenet", "swin_tiny"): Tuned(1.0, 1.0, 0.6, 0.05),
 }
+
+# Two networks are called ResNet-110 (see `recipes.models.resnet`): the paper's settings
+# are for whichever it was.
+ALIASES = {"resnet110_bottleneck": "resnet110"}
 
 # Of models and data sets that are not in the paper: the values it has most often.
 DEFAULT = Tuned(dual=5.0, inverse=2.0, coverage=0.75, smoothing=0.1)
@@ -114,6 +103,12 @@ class Settings:
     source: str = ""
 
     def __post_init__(self) -> None:
+        for name in ("batch_size", "epochs"):
+            if getattr(self, name) < 1:
+                raise ValueError(
+                    f"`{name}` must be at least 1. Received: "
+                    f"{name}={getattr(self, name)}"
+                )
         if self.schedule not in SCHEDULES:
             raise ValueError(
                 f"`schedule` must be one of {', '.join(SCHEDULES)}. "
@@ -201,7 +196,7 @@ def settings(
             `"folder:PATH"`.
         model: one of `MODELS`.
         loss: one of `LOSSES`.
-        csf: confidence score of AURC and AU. Defaults to the paper's choice.
+        csf: confidence score of AURC and AU. Defaults to the paper's, where it is told.
         weight_gradient: of AU. With 0, ν is the figure printed in the paper; above 0,
             that figure converted to this library's scale by `paper_smoothing`.
 
@@ -214,12 +209,13 @@ def settings(
     losses.check_name(loss)
     if csf is not None:
         _check("csf", csf, CSFS)
+    model = ALIASES.get(model, model)
     tuned = TUNED.get((family, model), DEFAULT)
     return dataclasses.replace(
         _training(family, model),
         loss={
             **losses.defaults(loss),
-            **_arguments(family, tuned, loss, csf or tuned.csf, weight_gradient),
+            **_arguments(family, tuned, loss, csf, weight_gradient),
         },
         source=_source(family, model, loss),
     )
@@ -255,7 +251,7 @@ def _training(family: str, model: str) -> Settings:
 
 
 def _arguments(
-    family: str, tuned: Tuned, loss: str, csf: str, weight_gradient: float
+    family: str, tuned: Tuned, loss: str, csf: str | None, weight_gradient: float
 ) -> dict[str, Any]:
     if loss == "inv_focal":
         return {"gamma": tuned.inverse}
@@ -266,13 +262,14 @@ def _arguments(
         # Kind and bandwidth: not stated.
         return {"regularization": KDE_REGULARIZATION[family]}
     if loss == "aurc":
-        return {"csf": csf}
+        # Not stated: "msp", unless asked for.
+        return {"csf": csf or "msp"}
     if loss == "au":
         smoothing = tuned.smoothing
         if weight_gradient:
             smoothing = paper_smoothing(smoothing, CLASSES[family])
         return {
-            "csf": csf,
+            "csf": csf or tuned.csf,
             "coverage": tuned.coverage,
             "smoothing": smoothing,
             "weight_gradient": float(weight_gradient),
@@ -349,14 +346,12 @@ def with_epochs(settings: Settings, epochs: int) -> Settings:
     >>> short.milestones, short.warmup_epochs
     ((6, 12, 16), 4)
     """
-    if epochs < 1:
-        raise ValueError(f"`epochs` must be at least 1. Received: epochs={epochs}")
-    ratio = epochs / settings.epochs
+    whole = settings.epochs
     return dataclasses.replace(
         settings,
         epochs=epochs,
-        milestones=tuple(round(m * ratio) for m in settings.milestones),
-        warmup_epochs=int(settings.warmup_epochs * ratio),
+        milestones=tuple(round(m * epochs / whole) for m in settings.milestones),
+        warmup_epochs=settings.warmup_epochs * epochs // whole,
     )
 
 

@@ -1,6 +1,7 @@
 """CIFAR-10 and CIFAR-100, in every form that they are handed around in."""
 
 import io
+import os
 import pickle
 import tarfile
 import zipfile
@@ -138,7 +139,7 @@ def _from_keras(name: str):
     try:
         return getattr(keras.datasets, name).load_data()
     except Exception as error:  # Keras raises a plain Exception where it has no network
-        folder = Path(keras.config.keras_home()) / "datasets"
+        folder = Path(os.environ.get("KERAS_HOME", "~/.keras"), "datasets")
         raise DataError(
             f"{name} is not in {folder}, and Keras could not download it ({error}). "
             f"{how_to_get(name)}"
@@ -170,20 +171,26 @@ def _folder(folder: Path, form: _Form):
 
 def _archive(path: Path, form: _Form):
     """Reads the files in memory: nothing is extracted."""
+    files = {}
     try:
         with tarfile.open(path) as archive:
-            files = {Path(m.name).name: m for m in archive.getmembers() if m.isfile()}
-
-            def read(file: str) -> bytes:
-                if file not in files:
-                    raise DataError(f"{path} has no {form.folder}/{file}.")
-                return archive.extractfile(files[file]).read()
-
-            return _batches(path, form, read)
+            for member in archive:
+                name = Path(member.name).name
+                if name in (*form.train, form.test) and member.isfile():
+                    files[name] = archive.extractfile(member).read()
+            while archive.fileobj.read(1 << 20):  # at its end a checksum is compared
+                pass
     except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
         raise DataError(
             f"{path} cannot be read as an archive (.tar.gz): {error}"
         ) from error
+
+    def read(file: str) -> bytes:
+        if file not in files:
+            raise DataError(f"{path} has no {form.folder}/{file}.")
+        return files[file]
+
+    return _batches(path, form, read)
 
 
 def _batches(place: Path, form: _Form, read: Callable[[str], bytes]):
@@ -241,13 +248,14 @@ _FROMBUFFER = np.zeros(1).__reduce_ex__(5)[0]
 
 def _checked(source, x, y, num_classes: int) -> Split:
     x, y = np.asarray(x), np.asarray(y)
-    y = y.reshape(len(y), -1)  # Keras has labels of shape (n, 1)
+    if y.shape == (len(x), 1):  # as Keras has them
+        y = y[:, 0]
     if x.dtype != np.uint8 or x.shape[1:] != (32, 32, 3):
         raise DataError(
             f"{source}: images must be uint8 of shape (n, 32, 32, 3). "
             f"Received: {x.dtype} of shape {x.shape}"
         )
-    if y.shape != (len(x), 1) or not np.issubdtype(y.dtype, np.integer):
+    if y.shape != (len(x),) or not np.issubdtype(y.dtype, np.integer):
         raise DataError(
             f"{source}: there must be an integer label for each of {len(x)} images. "
             f"Received: {y.dtype} of shape {y.shape}"
@@ -257,4 +265,4 @@ def _checked(source, x, y, num_classes: int) -> Split:
         raise DataError(
             f"{source}: labels must be from 0 to {num_classes - 1}. Received: {found}"
         )
-    return Split(x, y[:, 0].astype("int32"))
+    return Split(x, y.astype("int32"))

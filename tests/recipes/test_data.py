@@ -1,0 +1,603 @@
+"""Data sets in every form they come in, splits, and batches that can be repeated."""
+
+import dataclasses
+import io
+import json
+import os
+import pickle
+import tarfile
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+
+from recipes import data
+from recipes.data import Batches, DataError, Preprocessing, Split, cifar, pipeline
+from recipes.data.split import stratified_holdout
+
+
+def images(n, size=8, channels=3, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 256, (n, size, size, channels), dtype="uint8")
+
+
+def numbered(n, **options):
+    """Random images, whose labels are their numbers."""
+    return Split(images(n, **options), np.arange(n, dtype="int32"))
+
+
+PLAIN = Preprocessing((8, 8), (0.4, 0.5, 0.6), (0.2, 0.3, 0.4))
+CROPPED = dataclasses.replace(PLAIN, augmentation="crop_flip")
+
+
+# --- Hold-out -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 7, 20, 96])
+def test_holdout_is_exact_stratified_and_seeded(size):
+    counts = np.array([60, 30, 9, 1])
+    y = np.repeat([0, 1, 2, 5], counts)
+    kept, held = stratified_holdout(y, size, seed=3)
+    assert len(held) == size
+    np.testing.assert_array_equal(np.sort(np.r_[kept, held]), np.arange(100))
+    assert set(y[kept]) == {0, 1, 2, 5}
+    taken = np.array([np.sum(y[held] == c) for c in (0, 1, 2, 5)])
+    assert np.all(np.abs(taken - np.minimum(size * counts / 100, counts - 1)) < 1.5)
+    np.testing.assert_array_equal(stratified_holdout(y, size, seed=3)[1], held)
+    if size in (7, 20):
+        assert list(stratified_holdout(y, size, seed=4)[1]) != list(held)
+
+
+def test_holdout_that_takes_the_last_of_a_class_is_refused():
+    with pytest.raises(ValueError, match="from 0 to 2 here"):
+        stratified_holdout([0, 0, 1, 1], 3, seed=0)
+
+
+# --- Digits -------------------------------------------------------------------------
+
+
+def test_digits_have_their_share_of_noise_in_every_split():
+    clean, noisy = data.load("digits", label_noise=0.0), data.load("digits")
+    sizes = {"train": 640, "val": 160, "test": 997}
+    y_clean = np.concatenate([getattr(clean, part).y for part in sizes])
+    wrong = {part: getattr(noisy, part) for part in sizes}
+    assert {part: len(split) for part, split in wrong.items()} == sizes
+    # The hold-out is stratified by noisy labels: match images, not positions.
+    x_clean = np.concatenate([getattr(clean, part).x for part in sizes])
+    truth = {image.tobytes(): y for image, y in zip(x_clean, y_clean, strict=True)}
+    total = 0
+    for split in wrong.values():
+        true = [truth[image.tobytes()] for image in split.x]
+        errors = np.sum(true != split.y)
+        assert errors / len(split) == pytest.approx(0.2, abs=0.1)
+        total += errors
+    assert total == round(0.2 * 1797)
+    assert noisy.input_shape == (8, 8, 1)
+    assert noisy.num_classes == 10
+    inputs, _ = Batches(noisy.test, noisy.preprocessing, 997, workers=0)[0]
+    np.testing.assert_allclose(inputs, noisy.test.x / 16, rtol=1e-6)
+
+
+def test_the_seed_of_digits_moves_the_validation_set_alone():
+    one, other = data.load("digits", seed=1), data.load("digits", seed=2)
+    np.testing.assert_array_equal(one.test.x, other.test.x)
+    np.testing.assert_array_equal(one.test.y, other.test.y)
+    assert not np.array_equal(one.val.x, other.val.x)
+    with pytest.raises(ValueError, match="label_noise"):
+        data.load("digits", label_noise=1.0)
+
+
+# --- Batches ------------------------------------------------------------------------
+
+
+def test_batches_of_evaluation_are_normalised_in_order():
+    split = numbered(10)
+    batches = Batches(split, CROPPED, 4)
+    assert len(batches) == 3
+    x, y = (np.concatenate(part) for part in zip(*batches, strict=True))
+    np.testing.assert_array_equal(y, split.y)
+    assert x.dtype == np.float32
+    expected = (split.x / 255 - np.array(PLAIN.mean)) / np.array(PLAIN.std)
+    np.testing.assert_allclose(x, expected, atol=1e-5)
+    assert len(batches[2][1]) == 2
+    with pytest.raises(IndexError):
+        batches[3]
+
+
+def test_batches_depend_on_seed_epoch_and_index_alone():
+    split = numbered(50)
+
+    def batches(workers=0, **options):
+        options = {"seed": 5, "epoch": 3, **options}
+        return Batches(split, CROPPED, 8, training=True, workers=workers, **options)
+
+    expected = [x for x, _ in batches()]
+    labels = np.concatenate([y for _, y in batches()])
+    np.testing.assert_array_equal(np.sort(labels), split.y)  # each image once
+    reached = batches(workers=2, epoch=0)
+    for epoch in (0, 1, 3):  # reads ahead, and is interrupted
+        reached.epoch = epoch
+        for index in (6, 0, 2, 2, 1, 5, 4, 3, 0):
+            x, _ = reached[index]
+            if epoch == 3:
+                np.testing.assert_array_equal(x, expected[index])
+    for other in (batches(seed=6), batches(epoch=4)):
+        assert list(other[0][1]) != list(labels[:8])
+    # The same image is not augmented alike in two epochs, at every place at least.
+    again = {y: x for batch in batches(epoch=4) for x, y in zip(*batch, strict=True)}
+    first = {y: x for batch in batches() for x, y in zip(*batch, strict=True)}
+    assert sum(np.array_equal(first[y], again[y]) for y in first) < 5
+
+
+def test_augmentation_crops_and_flips_each_image_on_its_own():
+    split = numbered(400)
+    batches = Batches(split, CROPPED, 400, training=True, workers=0)
+    x, y = batches[0]
+    pixels = x * np.array(PLAIN.std) + np.array(PLAIN.mean)
+    pixels = np.round(pixels * 255).astype("uint8")
+    padded = np.pad(split.x, ((0, 0), (4, 4), (4, 4), (0, 0)))
+    found = []
+    for image, number in zip(pixels, y, strict=True):
+        ways = [
+            (top, left, flip)
+            for top in range(9)
+            for left in range(9)
+            for flip in (1, -1)
+            if np.array_equal(
+                image,
+                padded[number, top : top + 8, left : left + 8][:, ::flip],
+            )
+        ]
+        assert len(ways) == 1
+        found += ways
+    top, left, flip = np.transpose(found)
+    assert set(top) == set(left) == set(range(9))
+    assert abs(np.mean(flip)) < 0.15
+    assert abs(np.corrcoef(top, left)[0, 1]) < 0.15
+
+
+@pytest.mark.parametrize(("size", "new"), [((6, 10), (21, 17)), ((20, 9), (7, 9))])
+def test_resizing_is_that_of_pillow(size, new):
+    """Two directions at once, larger and smaller, in more bands than one."""
+    x = np.random.default_rng(0).normal(size=(2, *size, 3)).astype("float32")
+    resized = pipeline.Resize(size, new, 3)(x.reshape(2, size[0], -1))
+    for image, result in zip(x, resized.reshape(2, *new, 3), strict=True):
+        for c in range(3):
+            channel = Image.fromarray(np.ascontiguousarray(image[..., c]), "F")
+            expected = channel.resize(new[::-1], Image.Resampling.BILINEAR)
+            np.testing.assert_allclose(result[..., c], expected, atol=1e-5)
+
+
+def test_transformers_get_resized_images_flipped_but_not_cropped():
+    split = numbered(6)
+    dataset = data.Dataset("x", split, split, split, tuple("abcdef"), CROPPED)
+    large = dataset.resized(28)
+    assert large.input_shape == (28, 28, 3)
+    plain = Batches(split, large.preprocessing, 6)[0][0]
+    x, y = Batches(split, large.preprocessing, 6, training=True)[0]
+    assert x.shape == (6, 28, 28, 3)
+    flipped = np.abs(x - plain[y][:, :, ::-1]).max((1, 2, 3)) < 1e-5
+    kept = np.abs(x - plain[y]).max((1, 2, 3)) < 1e-5
+    assert np.all(flipped != kept)
+    assert any(flipped)
+
+
+def test_preprocessing_survives_json():
+    text = json.dumps(dataclasses.asdict(CROPPED))
+    assert Preprocessing(**json.loads(text)) == CROPPED
+    with pytest.raises(ValueError, match="augmentation"):
+        dataclasses.replace(PLAIN, augmentation="rotate")
+    with pytest.raises(ValueError, match="channels"):
+        Batches(numbered(2, channels=1), PLAIN, 2)
+    with pytest.raises(ValueError, match="split"):
+        Batches(numbered(0), PLAIN, 2)
+
+
+def classifier():
+    keras.utils.set_random_seed(0)
+    layers = keras.layers
+    model = keras.Sequential(
+        [layers.Input((8, 8, 3)), layers.Flatten(), layers.Dense(10)]
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, metrics=["accuracy"])
+    return model
+
+
+def training_batches(workers=1):
+    split = numbered(20)
+    split = Split(split.x, split.y % 10)
+    return Batches(split, CROPPED, 8, training=True, seed=1, workers=workers)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_resumed_fit_sees_the_batches_of_an_undisturbed_one(workers):
+    """`fit` looks at the first batch to build metrics, once for each new model."""
+    expected = classifier()
+    batches = training_batches(0)
+    for epoch in range(3):
+        batches.epoch = epoch
+        for x, y in batches:
+            expected.train_on_batch(x, y)
+    undisturbed, stopped, resumed = classifier(), classifier(), classifier()
+    for model, start, end in (
+        (undisturbed, 0, 3),
+        (stopped, 0, 1),
+        (resumed, 1, 3),
+    ):
+        if model is resumed:
+            model.set_weights(stopped.get_weights())
+        batches = training_batches(workers)
+        model.fit(
+            batches,
+            initial_epoch=start,
+            epochs=end,
+            shuffle=False,
+            callbacks=[batches.callback],
+            verbose=0,
+        )
+    for model in (undisturbed, resumed):
+        for a, b in zip(model.get_weights(), expected.get_weights(), strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_fit_without_the_callback_is_refused():
+    with pytest.raises(RuntimeError, match="callback"):
+        classifier().fit(training_batches(), epochs=3, shuffle=False, verbose=0)
+
+
+# --- CIFAR --------------------------------------------------------------------------
+
+
+def pickled(x, y, label_key, protocol=4):
+    rows = x.transpose(0, 3, 1, 2).reshape(len(x), -1)
+    batch = {b"data": rows, label_key: [int(label) for label in y]}
+    return pickle.dumps(batch, protocol=protocol)
+
+
+def cifar10_files(protocol=4):
+    """Five batches of 20 images and a test batch, as the original archive has them."""
+    x, y = images(120, 32), np.arange(120) % 10
+    names = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
+    files = {
+        name: pickled(x[20 * i : 20 * i + 20], y[20 * i : 20 * i + 20], b"labels")
+        for i, name in enumerate(names)
+    }
+    return files, x, y
+
+
+def cifar100_files(protocol=4):
+    x, y = images(300, 32), np.arange(300) % 100
+    files = {
+        "train": pickled(x[:200], y[:200], b"fine_labels", protocol),
+        "test": pickled(x[200:], y[200:], b"fine_labels", protocol),
+    }
+    return files, x, y
+
+
+def write_folder(folder, files):
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def write_archive(path, inside, files):
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in files.items():
+            info = tarfile.TarInfo(f"{inside}/{name}")
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return path
+
+
+def check_cifar(dataset, x, y, training):
+    """All images are there once, with their labels, the test images in order."""
+    np.testing.assert_array_equal(dataset.test.x, x[training:])
+    np.testing.assert_array_equal(dataset.test.y, y[training:])
+    assert len(dataset.val) == training // 5
+    found = np.concatenate([dataset.train.x, dataset.val.x])
+    labels = np.concatenate([dataset.train.y, dataset.val.y])
+    expected = {image.tobytes(): c for image, c in zip(x[:training], y, strict=False)}
+    assert len(found) == len(expected) == training
+    for image, label in zip(found, labels, strict=True):
+        assert expected[image.tobytes()] == label
+    assert labels.dtype == np.int32
+    assert dataset.input_shape == (32, 32, 3)
+
+
+@pytest.mark.parametrize("form", ["folder", "parent", "archive", "beside", "npz"])
+def test_cifar10_in_every_form(tmp_path, form):
+    files, x, y = cifar10_files()
+    folder = tmp_path / "cifar-10-batches-py"
+    archive = tmp_path / "cifar-10-python.tar.gz"
+    path = {"folder": folder, "archive": archive}.get(form, tmp_path)
+    if form in ("folder", "parent"):
+        write_folder(folder, files)
+    elif form == "npz":
+        path = tmp_path / "any.npz"
+        arrays = {"x_train": x[:100], "y_train": y[:100, None]}
+        np.savez(path, **arrays, x_test=x[100:], y_test=y[100:])
+    else:
+        write_archive(archive, folder.name, files)
+    dataset = data.load("cifar10", str(path), seed=1)
+    check_cifar(dataset, x, y, training=100)
+    assert dataset.class_names[3] == "cat"
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 5])
+def test_cifar100_of_every_pickle_protocol(tmp_path, protocol):
+    files, x, y = cifar100_files(protocol)
+    dataset = data.load("cifar100", write_folder(tmp_path / "any", files))
+    check_cifar(dataset, x, y, training=200)
+    assert dataset.num_classes == len(set(dataset.class_names)) == 100
+    assert list(dataset.class_names) == sorted(dataset.class_names)
+
+
+def test_pickles_of_python_2_are_read(tmp_path):
+    """The original files: protocol 2, byte strings as `str`, an old NumPy's names."""
+    files, x, y = cifar10_files()
+
+    def python_2(i):
+        rows = x[20 * i : 20 * i + 20].transpose(0, 3, 1, 2).tobytes()
+        labels = b"".join(b"K" + bytes([c]) for c in y[20 * i : 20 * i + 20])
+        return (
+            b"\x80\x02}(U\x04datacnumpy.core.multiarray\n_reconstruct\ncnumpy\n"
+            b"ndarray\nK\x00\x85U\x01b\x87R(K\x01K\x14M\x00\x0c\x86cnumpy\ndtype\n"
+            b"U\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xff"
+            b"K\x00tb\x89T" + len(rows).to_bytes(4, "little") + rows + b"tb"
+            b"U\x06labels](" + labels + b"eu."
+        )
+
+    folder = write_folder(
+        tmp_path / "any", {name: python_2(i) for i, name in enumerate(files)}
+    )
+    check_cifar(data.load("cifar10", folder), x, y, training=100)
+
+
+class Harmful:
+    def __reduce__(self):
+        return (os.mkdir, ("harm",))
+
+
+@pytest.mark.parametrize("how", ["pickle", "short", "nonsense", "labels", "gone"])
+def test_a_bad_batch_is_named(tmp_path, monkeypatch, how):
+    monkeypatch.chdir(tmp_path)
+    files, x, y = cifar10_files()
+    files["data_batch_3"] = {
+        "pickle": pickle.dumps({b"data": Harmful(), b"labels": []}),
+        "short": files["data_batch_3"][:1000],
+        "nonsense": b"nonsense",
+        "labels": pickled(x[:20], y[:19], b"labels"),
+        "gone": b"",
+    }[how]
+    folder = write_folder(tmp_path / "any", files)
+    if how == "gone":
+        (folder / "data_batch_3").unlink()
+    with pytest.raises(DataError, match="data_batch_3"):
+        data.load("cifar10", folder)
+    assert not (tmp_path / "harm").exists()
+
+
+def test_bad_archives_and_arrays_are_named(tmp_path):
+    files, x, y = cifar10_files()
+    path = write_archive(tmp_path / "a.tar.gz", "cifar-10-batches-py", files)
+    content = path.read_bytes()
+    flipped = bytearray(content)
+    flipped[len(content) // 2] ^= 1
+    for broken in (content[: len(content) // 2], b"not an archive", bytes(flipped)):
+        path.write_bytes(broken)
+        with pytest.raises(DataError, match=r"a\.tar\.gz"):
+            data.load("cifar10", path)
+    del files["test_batch"]
+    write_archive(path, "cifar-10-batches-py", files)
+    with pytest.raises(DataError, match="test_batch"):
+        data.load("cifar10", path)
+    path = tmp_path / "a.npz"
+    good = {"x_train": x, "y_train": y, "x_test": x, "y_test": y}
+    bad = [
+        {"x_train": x.astype("float32")},
+        {"x_train": x[:, :16]},
+        {"y_train": y[:-1]},
+        {"y_test": y + 5},
+        {"y_test": y - 1},
+        {"y_test": y / 2},
+        {"x_train": np.array([None])},
+        {"x_test": x[:0], "y_test": y[:0]},
+    ]
+    for arrays in bad:
+        np.savez(path, **{**good, **arrays})
+        with pytest.raises(DataError, match=r"a\.npz"):
+            data.load("cifar10", path)
+    np.savez(path, x_train=x)
+    with pytest.raises(DataError, match=r"a\.npz.*y_train"):
+        data.load("cifar10", path)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(DataError, match=r"a\.npz"):
+        data.load("cifar10", path)
+
+
+def test_missing_cifar_tells_where_it_looked_and_how_to_get_it(tmp_path, monkeypatch):
+    with pytest.raises(DataError, match=r"cifar-100-python\.tar\.gz") as error:
+        data.load("cifar100", tmp_path)
+    assert str(tmp_path / "cifar-100-python") in str(error.value)
+    assert "https://www.cs.toronto.edu" in str(error.value)
+
+    def offline():
+        raise Exception("URL fetch failure")
+
+    monkeypatch.setattr(keras.datasets.cifar10, "load_data", offline)
+    with pytest.raises(DataError, match=r"URL fetch failure.*Download https"):
+        data.load("cifar10")
+
+
+def test_keras_is_the_source_without_a_folder(monkeypatch):
+    _, x, y = cifar10_files()
+
+    def load_data():
+        return (x[:100], y[:100, None]), (x[100:], y[100:, None])
+
+    monkeypatch.setattr(keras.datasets.cifar10, "load_data", load_data)
+    check_cifar(data.load("cifar10"), x, y, training=100)
+
+
+def test_five_thousand_of_a_whole_cifar_are_held_out():
+    assert cifar.holdout_size(50_000, cifar.HELD_OUT) == 5_000
+
+
+# --- Tiny-ImageNet ------------------------------------------------------------------
+
+WNIDS = ("n03", "n01", "n02")
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    """Images of one colour each, ten of each class to train on, two to test on."""
+    root = tmp_path / "tiny-imagenet-200"
+    (root / "val" / "images").mkdir(parents=True)
+    annotations = []
+    for c, wnid in enumerate(WNIDS):
+        folder = root / "train" / wnid / "images"
+        folder.mkdir(parents=True)
+        for i in range(10):
+            colour = (80 * c, 10 * i, 0)
+            Image.new("RGB", (64, 64), colour).save(folder / f"{wnid}_{i}.JPEG")
+        for i in range(2):
+            name = f"val_{2 * c + i}.JPEG"
+            # Some of the original images are grey.
+            Image.new("L", (64, 64), 80 * c).save(root / "val" / "images" / name)
+            annotations.append(f"{name}\t{wnid}\t0\t0\t63\t63\n")
+    (root / "val" / "val_annotations.txt").write_text("".join(annotations))
+    (root / "wnids.txt").write_text("".join(f"{w}\n" for w in WNIDS))
+    (root / "words.txt").write_text("n00\tentity\nn01\tcat, puss\nn02\tdog\n")
+    return root
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_tiny_imagenet(tiny, inside):
+    dataset = data.load("tiny-imagenet", tiny if inside else tiny.parent)
+    assert dataset.class_names == ("cat", "dog", "n03")
+    assert (len(dataset.train), len(dataset.val), len(dataset.test)) == (24, 6, 6)
+    red = {"n01": 80, "n02": 160, "n03": 0}
+    for split in (dataset.train, dataset.val, dataset.test):
+        colour = split.x[:, 32, 32, 0].astype(int)
+        expected = np.array([red[sorted(WNIDS)[label]] for label in split.y])
+        assert np.all(np.abs(colour - expected) <= 3)
+    assert np.bincount(dataset.val.y).tolist() == [2, 2, 2]
+    assert (
+        data.load("tiny-imagenet", tiny, image_size=224).input_shape[:2] == (224,) * 2
+    )
+
+
+def test_bad_tiny_imagenet_is_named(tiny):
+    file = tiny / "train" / "n02" / "images" / "n02_7.JPEG"
+    content = file.read_bytes()
+    for broken in (b"", content[:200], b"not an image"):
+        file.write_bytes(broken)
+        with pytest.raises(DataError, match=r"n02_7\.JPEG"):
+            data.load("tiny-imagenet", tiny)
+    Image.new("RGB", (32, 64)).save(file)
+    with pytest.raises(DataError, match=r"n02_7\.JPEG.*32×64"):
+        data.load("tiny-imagenet", tiny)
+    file.write_bytes(content)
+    table = tiny / "val" / "val_annotations.txt"
+    lines = table.read_text().splitlines(keepends=True)
+    for broken, message in (
+        ("val_0.JPEG\tn99\n", "line 1.*n99"),
+        ("val_0.JPEG\n", "line 1"),
+        ("val_9.JPEG\tn01\n", r"val_9\.JPEG"),
+    ):
+        table.write_text("".join([broken, *lines[1:]]))
+        with pytest.raises(DataError, match=message):
+            data.load("tiny-imagenet", tiny)
+    table.unlink()
+    with pytest.raises(DataError, match=r"val_annotations\.txt"):
+        data.load("tiny-imagenet", tiny)
+    with pytest.raises(DataError, match=r"(?s)wnids\.txt.*http://cs231n"):
+        data.load("tiny-imagenet", tiny / "val")
+    with pytest.raises(DataError, match="data_dir"):
+        data.load("tiny-imagenet")
+
+
+# --- Folders ------------------------------------------------------------------------
+
+
+def write_classes(root, counts, size=(20, 12)):
+    for c, (name, count) in enumerate(counts.items()):
+        (root / name).mkdir(parents=True)
+        for i in range(count):
+            colour = (100 * c, i, 50)
+            Image.new("RGB", size, colour).save(root / name / f"{i}.png")
+
+
+def test_a_folder_is_split_by_class(tmp_path):
+    write_classes(tmp_path, {"cat": 20, "dog": 30})
+    (tmp_path / "cat" / "notes.txt").write_text("not an image")
+    (tmp_path / ".hidden").mkdir()
+    dataset = data.load(f"folder:{tmp_path}", image_size=8)
+    assert dataset.class_names == ("cat", "dog")
+    assert (len(dataset.train), len(dataset.val), len(dataset.test)) == (32, 8, 10)
+    assert np.bincount(dataset.test.y).tolist() == [4, 6]
+    assert dataset.train.x.shape[1:] == dataset.input_shape == (8, 8, 3)
+    seen = set()
+    for split in (dataset.train, dataset.val, dataset.test):
+        np.testing.assert_array_equal(split.x[:, 4, 4, 0], 100 * split.y)
+        seen |= {(y, x[4, 4, 1]) for x, y in zip(split.x, split.y, strict=True)}
+    assert len(seen) == 50
+    # Normalised by the training images; a channel of one value is left alone.
+    scaled = dataset.train.x / 255
+    p = dataset.preprocessing
+    np.testing.assert_allclose(p.mean, scaled.mean((0, 1, 2)))
+    np.testing.assert_allclose(p.std[:2], scaled.std((0, 1, 2))[:2])
+    assert p.std[2] == 1.0
+    other = data.load(f"folder:{tmp_path}", image_size=8, seed=1)
+    np.testing.assert_array_equal(other.test.x, dataset.test.x)
+    assert not np.array_equal(other.val.x, dataset.val.x)
+
+
+def test_a_folder_with_its_own_splits(tmp_path):
+    for part, count in (("train", 10), ("val", 3), ("test", 4)):
+        write_classes(tmp_path / part, {"cat": count, "dog": count})
+    dataset = data.load(f"folder:{tmp_path}")
+    assert (len(dataset.train), len(dataset.val), len(dataset.test)) == (20, 6, 8)
+    write_classes(tmp_path / "test", {"emu": 1})
+    with pytest.raises(DataError, match=r"emu.*without training images"):
+        data.load(f"folder:{tmp_path}")
+
+
+def test_photographs_are_turned_as_the_camera_was_held(tmp_path):
+    write_classes(tmp_path, {"a": 10, "b": 10})
+    photo = Image.new("RGB", (16, 16))
+    photo.paste((255, 255, 255), (0, 0, 16, 8))  # the upper half is white
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn right by 90° to view
+    for file in (tmp_path / "a").iterdir():
+        photo.save(file, exif=exif)
+    dataset = data.load(f"folder:{tmp_path}", image_size=16)
+    image = dataset.test.x[dataset.test.y == 0][0]
+    assert np.all(image[:, 8:] == 255)
+    assert np.all(image[:, :8] == 0)
+
+
+def test_bad_folders_are_named(tmp_path):
+    with pytest.raises(DataError, match="There is no folder"):
+        data.load(f"folder:{tmp_path / 'gone'}")
+    write_classes(tmp_path, {"cat": 3})
+    with pytest.raises(DataError, match="at least 2 classes"):
+        data.load(f"folder:{tmp_path}")
+    (tmp_path / "dog").mkdir()
+    with pytest.raises(DataError, match="dog has no images"):
+        data.load(f"folder:{tmp_path}")
+    (tmp_path / "dog" / "1.png").write_bytes(b"not an image")
+    with pytest.raises(DataError, match=r"1\.png cannot be read"):
+        data.load(f"folder:{tmp_path}")
+    Image.new("RGB", (8, 8)).save(tmp_path / "dog" / "1.png")
+    with pytest.raises(DataError, match="too few"):
+        data.load(f"folder:{tmp_path}")
+
+
+@pytest.mark.parametrize("name", ["cifar", "folder", "folder:", "digits:x", "CIFAR10"])
+def test_unknown_data_sets_list_the_known_ones(name):
+    with pytest.raises(ValueError, match=r"cifar10, cifar100.*folder:PATH"):
+        data.load(name)

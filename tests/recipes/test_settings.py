@@ -1,0 +1,231 @@
+"""The paper's settings, against a copy typed from the paper on its own."""
+
+import dataclasses
+import itertools
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_selcal
+from recipes import losses, settings
+from recipes.settings import override, with_epochs
+
+# Typed from the paper's appendix, row by row in its order of columns.
+COLUMNS = [
+    *itertools.product(
+        ["cifar10", "cifar100"], ["resnet50", "resnet110", "wrn28_10", "preresnet56"]
+    ),
+    ("tiny-imagenet", "vit_small"),
+    ("tiny-imagenet", "swin_tiny"),
+]
+GAMMA_DUAL = "5.0 4.5 2.6 4.0  5.0 6.1 3.9 4.5  1.0 1.0"
+GAMMA_INVERSE = "2.0 3.0 1.5 2.0  1.0 1.5 1.0 1.0  1.0 1.0"
+COVERAGE = "0.88 0.75 0.8 0.75  0.75 0.8 0.8 0.92  0.4 0.6"
+SMOOTHING = "0.1 0.1 0.1 0.1  0.005 0.005 0.1 0.01  0.05 0.05"
+
+
+@pytest.mark.parametrize(
+    ("loss", "argument", "row"),
+    [
+        ("dual_focal", "gamma", GAMMA_DUAL),
+        ("inv_focal", "gamma", GAMMA_INVERSE),
+        ("au", "coverage", COVERAGE),
+        ("au", "smoothing", SMOOTHING),
+    ],
+)
+def test_tables_of_the_paper(loss, argument, row):
+    found = [settings.settings(*column, loss).loss[argument] for column in COLUMNS]
+    assert found == [float(number) for number in row.split()]
+    assert set(settings.TUNED) == set(COLUMNS)
+
+
+@pytest.mark.parametrize(("dataset", "model"), COLUMNS)
+@pytest.mark.parametrize("loss", settings.LOSSES)
+def test_training_of_the_paper(dataset, model, loss):
+    found = settings.settings(dataset, model, loss)
+    assert (found.momentum, found.weight_decay) == (0.9, 0.0005)
+    if dataset == "tiny-imagenet":
+        assert (found.batch_size, found.learning_rate) == (256, 0.0001)
+        assert (found.schedule, found.epochs, found.warmup_epochs) == ("cosine", 90, 20)
+        assert found.image_size == 224
+    else:
+        assert (found.batch_size, found.learning_rate) == (128, 0.1)
+        assert (found.schedule, found.decay) == ("steps", 0.2)
+        assert found.milestones == (60, 120, 160)
+        assert found.epochs == {"cifar10": 200, "cifar100": 250}[dataset]
+        assert found.warmup_epochs == 40
+        assert found.image_size is None
+    assert "paper" in found.source
+    assert "not in" not in found.source
+
+
+def test_losses_of_the_paper():
+    regularization = {
+        dataset: settings.settings(dataset, "resnet50", "kde_xe").loss["regularization"]
+        for dataset in ("cifar10", "cifar100")
+    }
+    assert regularization == {"cifar10": 0.3, "cifar100": 0.5}
+    tiny = settings.settings("tiny-imagenet", "vit_small", "kde_xe")
+    assert "not stated" in tiny.source
+    dual = settings.settings("cifar10", "resnet50", "dual_focal").loss
+    assert dual["variant"] == "released"
+    csfs = [settings.settings(*column, "au").loss["csf"] for column in COLUMNS[4:]]
+    assert csfs == ["msp", "msp", "msp", "msp", "neg_entropy", "msp"]
+    assert settings.settings("cifar10", "cnn", "aurc", csf="margin").loss == {
+        "csf": "margin",
+        "estimator": "harmonic",
+        "base_loss": "crossentropy",
+    }
+
+
+def test_smoothing_is_converted_where_weights_have_a_gradient():
+    """ν divided by the range of max softmax(softmax(z)), whose ends are known."""
+    for dataset, model, k in (
+        ("cifar10", "resnet50", 10),
+        ("cifar100", "resnet110", 100),
+        ("tiny-imagenet", "swin_tiny", 200),
+    ):
+        paper = settings.settings(dataset, model, "au").loss
+        assert paper["weight_gradient"] == 0.0
+        converted = settings.settings(dataset, model, "au", weight_gradient=1).loss
+        ends = [np.full(k, 1 / k), np.eye(k)[0]]
+        low, high = (np.max(np.exp(p) / np.exp(p).sum()) for p in ends)
+        assert converted["smoothing"] == pytest.approx(
+            paper["smoothing"] / (high - low)
+        )
+        assert converted["weight_gradient"] == 1.0
+
+
+@pytest.mark.parametrize("loss", settings.LOSSES)
+def test_every_pair_has_settings_that_build_its_loss(loss):
+    names = (*settings.TRAINING, "folder:x")
+    for dataset, model in itertools.product(names, settings.MODELS):
+        if dataset == "folder":
+            continue
+        found = settings.settings(dataset, model, loss)
+        restored = settings.Settings(
+            **json.loads(json.dumps(dataclasses.asdict(found)))
+        )
+        assert restored == found
+        assert found.warmup_epochs < found.epochs
+        built = losses.build(loss, found.loss)
+        config = built.get_config()
+        for argument, value in found.loss.items():
+            assert config[argument] == value
+
+
+def test_losses_are_those_of_the_columns_and_take_logits():
+    classes = {
+        "xe": keras.losses.SparseCategoricalCrossentropy,
+        "fl53": keras_selcal.FocalLoss,
+        "inv_focal": keras_selcal.InverseFocalLoss,
+        "dual_focal": keras_selcal.DualFocalLoss,
+        "kde_xe": keras_selcal.KDECrossentropy,
+        "aurc": keras_selcal.AURCLoss,
+        "au": keras_selcal.AULoss,
+    }
+    assert list(classes) == list(settings.LOSSES) == list(losses.NAMES)
+    assert list(settings.LOSSES.values()) == [
+        "XE", "FL-53", "Inv. FL", "Dual", "KDE-XE", "AURC", "AU",
+    ]  # fmt: skip
+    for name, cls in classes.items():
+        built = losses.build(name)
+        assert type(built) is cls
+        assert built.get_config()["from_logits"] is True
+    assert losses.build("fl53").gamma == "53"
+    with pytest.raises(ValueError, match="xe, fl53, inv_focal"):
+        losses.build("focal")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("loss.smoothing", "0.3", 0.3),
+        ("loss.coverage", "none", None),
+        ("loss.threshold", "1", 1.0),
+        ("loss.num_bins", "100", 100),
+        ("loss.csf", "margin", "margin"),
+        ("batch_size", "64", 64),
+        ("learning_rate", "1e-3", 1e-3),
+        ("milestones", "10,20", (10, 20)),
+        ("image_size", "none", None),
+        ("image_size", "64", 64),
+        ("schedule", "cosine", "cosine"),
+    ],
+)
+def test_overrides(key, value, expected):
+    before = settings.settings("cifar10", "resnet50", "au")
+    after = dataclasses.asdict(override(before, key, value))
+    name, _, argument = key.partition(".")
+    found = after["loss"].pop(argument) if argument else after.pop(name)
+    assert found == expected
+    assert type(found) is type(expected)
+    unchanged = dataclasses.asdict(before)
+    unchanged["loss"].pop(argument) if argument else unchanged.pop(name)
+    assert after == unchanged
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("loss.smoothing", "much", "`loss.smoothing` must be a number"),
+        ("loss.smoothing", "nan", "`loss.smoothing` must be a number"),
+        ("loss.num_bins", "1.5", "`loss.num_bins` must be an integer"),
+        ("loss.threshold", "much", "a number or none"),
+        ("loss.gamma", "1", "loss.csf, loss.coverage"),
+        ("loss", "au", "batch_size, epochs"),
+        ("source", "x", "batch_size, epochs"),
+        ("rate", "1", "learning_rate"),
+        ("epochs", "0", "`epochs` must be at least 1"),
+        ("epochs", "many", "`epochs` must be an integer"),
+        ("schedule", "linear", "steps, cosine"),
+        ("milestones", "10;20", "integers with commas"),
+    ],
+)
+def test_bad_overrides_name_what_is_allowed(key, value, message):
+    with pytest.raises(ValueError, match=message):
+        override(settings.settings("cifar10", "resnet50", "au"), key, value)
+
+
+def test_bandwidths_are_numbers_or_words():
+    kde = settings.settings("digits", "cnn", "kde_xe")
+    assert override(kde, "loss.bandwidth", "0.01").loss["bandwidth"] == 0.01
+    assert override(kde, "loss.bandwidth", "auto").loss["bandwidth"] == "auto"
+
+
+def test_shorter_training_keeps_its_course():
+    short = with_epochs(settings.settings("cifar100", "resnet50", "xe"), 25)
+    assert (short.epochs, short.milestones, short.warmup_epochs) == (25, (6, 12, 16), 4)
+    one = with_epochs(settings.settings("cifar10", "resnet50", "xe"), 1)
+    assert one.warmup_epochs == 0
+    with pytest.raises(ValueError, match="epochs"):
+        with_epochs(short, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("cifar", "resnet50", "xe"), "cifar10, cifar100, tiny-imagenet, digits"),
+        (("folder", "resnet50", "xe"), "folder:PATH"),
+        (("cifar10", "resnet", "xe"), "resnet50, resnet110"),
+        (("cifar10", "resnet50", "ce"), "xe, fl53"),
+    ],
+)
+def test_unknown_names_list_the_known_ones(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        settings.settings(*arguments)
+    with pytest.raises(ValueError, match="msp, margin, neg_entropy"):
+        settings.settings("cifar10", "resnet50", "au", csf="max")
+
+
+def test_rows_show_the_tables():
+    rows = settings.rows()
+    assert len({tuple(row) for row in rows}) == 1
+    assert [(row["data set"], row["model"]) for row in rows][: len(COLUMNS)] == COLUMNS
+    shown = {(row["data set"], row["model"]): row for row in rows}
+    row = shown["cifar100", "preresnet56"]
+    values = [row[f"{letter} AU"] for letter in "κν"]
+    assert [row["γ Dual"], row["γ Inv. FL"], *values] == ["4.5", "1", "0.92", "0.01"]
+    assert shown["digits", "others"]["epochs"] == "30"
