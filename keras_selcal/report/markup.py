@@ -20,16 +20,20 @@ def table(
     # What can be scrolled must be within reach of the keyboard.
     wide = len(head) > _FEW_COLUMNS
     focus = ' tabindex="0" role="group" aria-label="A wide table"' if wide else ""
-    columns = "".join(f'<th scope="col">{cell}</th>' for cell in head)
+    columns = "".join(
+        f'<th role="columnheader" scope="col">{cell}</th>' for cell in head
+    )
+    # The roles tell that it is a table where a small screen lays it out as none.
     lines = "".join(
-        f'<tr><th scope="row">{first}</th>'
-        + "".join(f"<td>{cell}</td>" for cell in cells)
+        f'<tr role="row"><th role="rowheader" scope="row">{first}</th>'
+        + "".join(f'<td role="cell">{cell}</td>' for cell in cells)
         + "</tr>\n"
         for first, *cells in rows
     )
     return (
-        f'<div class="scroll"{focus}><table class="{kind}"><caption>{caption}</caption>'
-        f"<thead><tr>{columns}</tr></thead><tbody>\n{lines}</tbody></table></div>"
+        f'<div class="scroll"{focus}><table role="table" class="{kind}">'
+        f'<caption>{caption}</caption><thead role="rowgroup"><tr role="row">{columns}'
+        f'</tr></thead><tbody role="rowgroup">\n{lines}</tbody></table></div>'
     )
 
 

@@ -14,7 +14,7 @@ from keras_selcal.report.stops import Reachable
 from keras_selcal.report.words import Bins
 
 _WIDTH, _HEIGHT = 420, 340
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 12, 48
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 12, 12, 48
 # Below the axes of a reliability plot stands a strip of the samples in each bin.
 _STRIP, _GAP = 40, 8
 
@@ -61,8 +61,8 @@ class _Axes:
             f'<path class="axis" d="M{_LEFT} {self.bottom}H{right}"/>'
             f'<text class="label" x="{middle:.0f}" y="{_HEIGHT - 6}" '
             f'text-anchor="middle">{x_label}</text>'
-            f'<text class="label" x="12" y="{centre:.0f}" text-anchor="middle" '
-            f'transform="rotate(-90 12 {centre:.0f})">{y_label}</text>'
+            f'<text class="label" x="14" y="{centre:.0f}" text-anchor="middle" '
+            f'transform="rotate(-90 14 {centre:.0f})">{y_label}</text>'
         )
         return "".join(parts)
 

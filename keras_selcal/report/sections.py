@@ -253,11 +253,11 @@ def _outcomes(subject: Subject) -> str:
     csf = subject.first.csf.__name__
     score = "confidence" if csf == "msp" else f"<code>{escape(csf)}</code>"
     labels = {
-        "threshold": f"Threshold: answers if {score} is at least",
         "answered": "Answered",
         "left": "Left unanswered",
         "wrong": "Wrong among the answered",
         "risk": "Share of these wrong (selective risk)",
+        "threshold": f"Threshold: answers if {score} is at least",
     }
     tiles = "".join(
         f'<div><dt>{label}</dt><dd data-field="{field}"></dd></div>'
@@ -289,14 +289,17 @@ def _metrics(subject: Subject) -> str:
     rows, outside = [], False
     for metric, about in words.metric_words(subject.first).items():
         cells = []
-        for report in subject.reports:
+        for i, report in enumerate(subject.reports):
             value, low, high = report[metric]
             interval = None
             if not math.isnan(low):
                 beyond = value < low or value > high
                 outside |= beyond
                 interval = _ends(low, high, about.share) + (" *" if beyond else "")
-            cells.append(with_interval(_value(value, about.share), interval))
+            name = (
+                f'<span class="of">{subject.tag(i)}</span>' if subject.several else ""
+            )
+            cells.append(name + with_interval(_value(value, about.share), interval))
         better = subject.first._meanings[metric].better.capitalize()
         meaning = f"<small>{about.meaning} <em>{better} is better.</em></small>"
         rows.append([f"{about.name} <code>{metric}</code>{meaning}", *cells])
@@ -307,7 +310,7 @@ def _metrics(subject: Subject) -> str:
         f"Each metric{below}",
         ["Metric", *(heads if subject.several else ["Value"])],
         rows,
-        "metrics",
+        "metrics side" if subject.several else "metrics",
     )
     if outside:
         content += (
@@ -339,7 +342,7 @@ def _mistakes_of(subject: Subject, report: "CalibrationReport") -> str:
         [str(index) for index in report._index[shown]],
         [subject.class_name(label) for label in truth[shown]],
         [subject.class_name(label) for label in samples.top[shown]],
-        [percent(float(p), 2) for p in samples.confidence[shown]],
+        [_confidence(float(p)) for p in samples.confidence[shown]],
     ]
     if report.csf.__name__ != "msp":
         head.append(f"Score <code>{escape(report.csf.__name__)}</code>")
@@ -357,6 +360,11 @@ def _mistakes_of(subject: Subject, report: "CalibrationReport") -> str:
         number = "the only one" if len(wrong) == 1 else f"all {len(wrong)}"
     rows = [list(row) for row in zip(*columns, strict=True)]
     return table(f"Wrong answers, the surest first: {number}", head, rows, "mistakes")
+
+
+def _confidence(p: float) -> str:
+    # More digits would fill a phone's screen, and tell nothing.
+    return percent(p, 2) if p <= 0.9999 or p == 1 else f"> {percent(0.9999, 2)}"
 
 
 def _value(value: float, share: bool) -> str:

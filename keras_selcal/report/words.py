@@ -140,11 +140,11 @@ def _right(report: "CalibrationReport") -> Card:
     cases = "the one case" if n == 1 else f"{count(n)} cases"
     if accuracy.value == 1:
         words = f"The model is right in {'' if n == 1 else 'all '}{cases}."
-        # All of n right at a rate q of mistakes has probability (1 − q)ⁿ.
+        # n right answers at a rate q of mistakes have probability (1 − q)ⁿ.
         level = report.confidence_level
         most = percent(1 - (1 - level) ** (1 / n))
-        words += f" More than {most} of mistakes can be ruled out, "
-        words += f"with {round_percent(level)} confidence."
+        words += f" With {round_percent(level)} confidence, it is wrong in at most "
+        words += f"{most} of cases like these."
     elif accuracy.value == 0:
         words = f"The model is wrong in {'' if n == 1 else 'all '}{cases}."
     else:
@@ -251,29 +251,28 @@ def _honest(report: "CalibrationReport") -> Card:
         return Card(question, "Yes, as far as can be seen", average + measured)
     gap = bins.number * (bins.confidence - bins.accuracy)
     over, under = np.sum(gap[gap > 0]), -np.sum(gap[gap < 0])
-    telling = (bins.confidence < bins.low) | (bins.confidence > bins.high)
-    examples = []
-    for sign, much in ((1, over >= under), (-1, under > over)):
-        found = telling & (sign * gap > 0)
-        if found.any():
-            most = np.flatnonzero(found)[np.argmax(np.abs(gap[found]))]
-            examples.append((much, _example(bins, int(most))))
-    examples.sort(reverse=True)
     measured = (
-        f" The gap is {error_points} (ECE); chance alone would give an honest model "
-        f"at most {points(chance)}."
+        f" The gap is {error_points} (ECE); chance alone would give an honest model at "
+        f"most {points(chance)}."
     )
-    share = max(over, under) / (over + under)
-    if share < _ONE_SIDED:
+    # Where an interval leaves out what is said, one bin alone tells.
+    telling = (bins.confidence < bins.low) | (bins.confidence > bins.high)
+    examples = {}
+    for sign in (1, -1):
+        found = np.where(telling, sign * gap, 0.0)
+        if found.max() > 0:
+            examples[sign] = _example(bins, int(np.argmax(found)))
+    both = len(examples) == 2 and max(over, under) < _ONE_SIDED * (over + under)
+    if both:
         answer = "No: too sure in some cases, too modest in others"
-        shown = examples
-    else:
-        degree = "a little " if error < _LITTLE else "far " if error >= _FAR else ""
-        too = "too sure of itself" if over > under else "too modest"
-        answer = f"No: it is {degree}{too}"
-        shown = examples[:1]
-    told = " ".join(text for _, text in shown) or average
-    return Card(question, answer, told + measured)
+        return Card(question, answer, " ".join(examples.values()) + measured)
+    sign = 1 if over > under else -1
+    if len(examples) == 1:
+        (sign,) = examples
+    degree = "a little " if error < _LITTLE else "far " if error >= _FAR else ""
+    too = "too sure of itself" if sign > 0 else "too modest"
+    told = examples.get(sign, average)
+    return Card(question, f"No: it is {degree}{too}", told + measured)
 
 
 def _example(bins: Bins, index: int) -> str:
@@ -294,7 +293,9 @@ def _abstain(report: "CalibrationReport") -> Card:
             question, "–", "It was always wrong: leaving out cases cannot help."
         )
     low = auroc.value if math.isnan(auroc.low) else auroc.low
-    if low <= 0.5:
+    if auroc.high < 0.5:
+        answer = "No, rather the reverse"
+    elif low <= 0.5:
         answer = "No sign of it"
     else:
         answer = "Mostly yes" if auroc.value >= _KNOWS else "In part"
