@@ -84,6 +84,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _report(options: argparse.Namespace) -> None:
+    folder = Path(options.output).parent
+    if not folder.is_dir():
+        raise ValueError(f"{options.output}: there is no folder {folder}")
     models = _read(options.files)
     reports = [
         CalibrationReport(

@@ -1,7 +1,7 @@
 """The sections of a page, as HTML; "" where a section has nothing to show."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -348,18 +348,36 @@ def _mistakes_of(subject: Subject, report: "CalibrationReport") -> str:
         head.append(f"Score <code>{escape(report.csf.__name__)}</code>")
         scores = samples.scores(report.csf)[shown]
         columns.append([decimal(float(score)) for score in scores])
-    if subject.images is not None:
-        kind = "pixels" if max(subject.images.shape) <= 64 else "photo"
-        sources = subject.images.data_uris(report._index[shown].tolist())
-        columns[0] = [
-            f'<img class="{kind}" src="{source}" alt="Image of sample {index}">{index}'
-            for source, index in zip(sources, columns[0], strict=True)
-        ]
     number = f"{len(shown)} of {count(len(wrong))}"
     if len(shown) == len(wrong):
         number = "the only one" if len(wrong) == 1 else f"all {len(wrong)}"
-    rows = [list(row) for row in zip(*columns, strict=True)]
-    return table(f"Wrong answers, the surest first: {number}", head, rows, "mistakes")
+    caption = f"Wrong answers, the surest first: {number}"
+    rows = list(zip(*columns, strict=True))
+    if subject.images is None:
+        return table(caption, head, rows, "mistakes")
+    sources = subject.images.data_uris(report._index[shown].tolist())
+    return _gallery(caption, head, rows, sources, max(subject.images.shape) <= 64)
+
+
+def _gallery(
+    caption: str,
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    sources: Sequence[str],
+    small: bool,
+) -> str:
+    """Returns the rows of a table below their images."""
+    kind, items = "pixels" if small else "photo", ""
+    for row, source in zip(rows, sources, strict=True):
+        lines = "".join(
+            f"<div><dt>{name}</dt><dd>{cell}</dd></div>"
+            for name, cell in zip(head, row, strict=True)
+        )
+        items += (
+            f'<li><img class="{kind}" src="{source}" alt="Image of sample {row[0]}">'
+            f"<dl>{lines}</dl></li>"
+        )
+    return f'<p>{caption}</p><ul class="gallery">{items}</ul>'
 
 
 def _confidence(p: float) -> str:
