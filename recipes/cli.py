@@ -1,0 +1,311 @@
+"""The commands of `python -m recipes`."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from recipes.runs import Run, RunError, flat, runs_in
+
+# Keras takes seconds to import, so that only the commands that need it do.
+
+_TRAIN = """\
+example:
+  python -m recipes train --dataset cifar10 --model resnet50 --loss au --csf msp
+
+The settings are the paper's (`list` shows them). --epochs keeps their shape: the
+milestones of the learning rate and the warm-up before the choice of the checkpoint
+move in proportion. --set changes any of them: --set loss.smoothing=0.3, --set
+learning_rate=0.05, --set warmup_epochs=0.
+
+A run that was stopped, whatever stopped it, continues by the same command.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command and returns its exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        options.command(options)
+    except KeyboardInterrupt:
+        print("\ninterrupted: the same command continues.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of the output has seen enough; keep Python from flushing it again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (RunError, OSError, ImportError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m recipes",
+        description="Train the paper's models with the paper's losses, and evaluate "
+        "them.",
+        epilog="KERAS_BACKEND chooses the backend: jax, tensorflow or torch.",
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def add(name: str, command: Any, text: str, **options: Any) -> Any:
+        added = commands.add_parser(
+            name,
+            help=text[0].lower() + text[1:].rstrip("."),
+            description=text,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            **options,
+        )
+        added.set_defaults(command=command)
+        return added
+
+    train = add("train", _train, "Train a model, and save its logits.", epilog=_TRAIN)
+    train.add_argument(
+        "--dataset",
+        required=True,
+        help="cifar10, cifar100, tiny-imagenet, digits, or folder:PATH with a folder "
+        "of images for each class",
+    )
+    train.add_argument("--model", required=True, help="a name that `list` shows")
+    train.add_argument("--loss", required=True, help="a name that `list` shows")
+    train.add_argument(
+        "--csf", help="confidence score of au and aurc: msp, margin or neg_entropy"
+    )
+    train.add_argument(
+        "--seed",
+        type=_count,
+        default=0,
+        help="of weights, order, augmentation and dropout (default: 0)",
+    )
+    train.add_argument("--data-dir", help="where the data set is, a folder or a file")
+    train.add_argument("--epochs", type=_positive, help="instead of the paper's")
+    train.add_argument("--batch-size", type=_positive, help="instead of the paper's")
+    train.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="change a setting, such as loss.smoothing=0.3; may be repeated",
+    )
+    train.add_argument(
+        "--pretrained", metavar="FILE", help="weights to start from, as timm saves them"
+    )
+    train.add_argument(
+        "--subset",
+        type=_positive,
+        metavar="N",
+        help="train on N images, drawn by class and always the same",
+    )
+    train.add_argument(
+        "--label-noise",
+        type=float,
+        metavar="SHARE",
+        help="share of wrong labels in digits (default: 0.2)",
+    )
+    train.add_argument(
+        "--checkpoint-every",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="epochs between checkpoints (default: 1)",
+    )
+    train.add_argument(
+        "--out", metavar="FOLDER", help="the run's folder (default: runs/, its name)"
+    )
+
+    evaluate = add(
+        "evaluate",
+        _evaluate,
+        "Compute all metrics anew from the logits of runs, and print a table.",
+        epilog="Runs that differ in the seed alone are averaged.",
+    )
+    evaluate.add_argument("run", nargs="+", help="folder of a run, or a folder of runs")
+    evaluate.add_argument(
+        "--split", choices=("test", "val"), default="test", help="(default: test)"
+    )
+    evaluate.add_argument(
+        "--markdown", metavar="FILE", help="write the table to a file, too"
+    )
+
+    add("list", _list, "Show data sets, models, losses and the paper's settings.")
+
+    show = add("show", _show, "Show the configuration of a run, and how it went.")
+    show.add_argument("run", help="folder of a run")
+
+    quickstart = add(
+        "quickstart",
+        _quickstart,
+        "Train a small network on noisy digits with every loss, in a few minutes.",
+    )
+    quickstart.add_argument(
+        "--out",
+        default="runs/quickstart",
+        metavar="FOLDER",
+        help="for runs, table and pictures (default: runs/quickstart)",
+    )
+    quickstart.add_argument(
+        "--seeds", type=_positive, default=3, help="runs of each loss (default: 3)"
+    )
+    return parser
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError("must be at least 0")
+    return value
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+# --- train --------------------------------------------------------------------------
+
+
+def _train(options: argparse.Namespace) -> None:
+    from recipes.progress import Progress, console
+
+    output = console()
+    task, name = task_of(options)
+    from recipes.training import train
+
+    run = Run(options.out or os.path.join("runs", name))
+    with Progress(output) as progress:
+        train(run, task, progress, options.checkpoint_every)
+    _print_tables([run], output)
+
+
+def task_of(options: argparse.Namespace) -> tuple[Any, str]:
+    """Returns the task that is asked for, and the name of its run."""
+    from recipes import settings
+    from recipes.data.digits import LABEL_NOISE
+    from recipes.training import Task, run_name
+
+    marks = []
+    try:
+        chosen = settings.settings(
+            options.dataset, options.model, options.loss, csf=options.csf
+        )
+        if options.csf is not None and "csf" not in chosen.loss:
+            raise RunError(f"`csf` is for the losses au and aurc, not {options.loss}.")
+        if options.epochs is not None and options.epochs != chosen.epochs:
+            chosen = settings.with_epochs(chosen, options.epochs)
+            marks.append(f"epochs{options.epochs}")
+        changes = list(options.set)
+        if options.batch_size is not None:
+            changes.append(f"batch_size={options.batch_size}")
+        for change in changes:
+            key, _, value = change.partition("=")
+            chosen = settings.override(chosen, key, value)
+            marks.append(f"{key.rpartition('.')[2]}{value}")
+    except ValueError as error:
+        raise RunError(str(error)) from error
+    noise = options.label_noise
+    if options.dataset == "digits":
+        noise = LABEL_NOISE if noise is None else noise
+    elif noise is not None:
+        raise RunError(f"`label-noise` is for digits, not {options.dataset}.")
+    task = Task(
+        dataset=options.dataset,
+        model=options.model,
+        loss=options.loss,
+        seed=options.seed,
+        settings=chosen,
+        label_noise=noise,
+        subset=options.subset,
+        pretrained=options.pretrained,
+        data_dir=options.data_dir,
+    )
+    return task, run_name(task, marks)
+
+
+# --- evaluate, list, show, quickstart -----------------------------------------------
+
+
+def _evaluate(options: argparse.Namespace) -> None:
+    from recipes.progress import console
+
+    output = console()
+    runs = runs_in(options.run)
+    unfinished = [run.name for run in runs if run.config() and not run.finished]
+    if len(unfinished) == len(runs):
+        raise RunError(f"not finished yet: {', '.join(unfinished)}.")
+    done = [run for run in runs if run.finished]
+    _print_tables(done, output, options.split, options.markdown)
+    if unfinished:
+        output.print(f"left out, not finished yet: {', '.join(unfinished)}")
+
+
+def _print_tables(
+    runs: Sequence[Run], output: Any, split: str = "test", file: str | None = None
+) -> None:
+    from recipes.table import tables
+
+    made = tables(runs, split=split)
+    for table in made:
+        output.print(table.rich(bold=output.is_terminal))
+    if file is not None:
+        with open(file, "w", encoding="utf-8") as target:
+            target.write("\n".join(table.markdown() for table in made))
+
+
+def _list(options: argparse.Namespace) -> None:
+    from rich import box
+    from rich.table import Table
+
+    from recipes import data, losses, settings
+    from recipes.progress import console
+
+    # Wide enough for the whole table where the output is no terminal.
+    output = console()
+    if not output.is_terminal:
+        output.width = 160
+    output.print(f"data sets  {', '.join(data.NAMES)}, folder:PATH", soft_wrap=True)
+    output.print(f"models     {', '.join(settings.MODELS)}", soft_wrap=True)
+    named = (f"{name} ({title})" for name, title in losses.TITLES.items())
+    output.print(f"losses     {', '.join(named)}", soft_wrap=True)
+    rows = settings.rows()
+    table = Table(*rows[0], box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for row in rows:
+        table.add_row(*row.values())
+    output.print(table)
+
+
+def _show(options: argparse.Namespace) -> None:
+    from recipes.progress import console
+
+    output = console(soft_wrap=True, markup=False)
+    run = Run(options.run)
+    config, history = run.config(), run.history()
+    for key, value in flat(config).items():
+        output.print(f"{key:28} {json.dumps(value, ensure_ascii=False)}")
+    if run.finished:
+        for key, value in flat(run.environment()).items():
+            output.print(f"{key:28} {json.dumps(value, ensure_ascii=False)}")
+    epochs = config["settings"]["epochs"]
+    state = "finished" if run.finished else "not finished: the same command continues"
+    output.print(f"\n{len(history)} of {epochs} epochs done, {state}")
+    if history:
+        warm = [
+            row for row in history if row["epoch"] > config["settings"]["warmup_epochs"]
+        ]
+        best = min(warm or history, key=lambda row: row["val_loss"])
+        for title, row in (("best", best), ("last", history[-1])):
+            values = ", ".join(
+                f"{name} {row[name]:.4f}"
+                for name in ("loss", "accuracy", "val_loss", "val_accuracy")
+            )
+            output.print(f"{title} epoch {int(row['epoch'])}: {values}")
+
+
+def _quickstart(options: argparse.Namespace) -> None:
+    from recipes.quickstart import quickstart
+
+    quickstart(options.out, options.seeds)

@@ -1,0 +1,96 @@
+"""Progress of runs: bars in a terminal, plain lines elsewhere."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def console(**options: Any) -> Any:
+    """Returns a `rich` console."""
+    try:
+        from rich.console import Console
+    except ImportError as error:
+        raise ImportError(
+            'recipes need rich: `pip install -e ".[recipes]"`.'
+        ) from error
+    return Console(highlight=False, **options)
+
+
+class Progress:
+    """Shows how far the runs are.
+
+    Args:
+        output: a `rich` console.
+        runs: how many there are. Several have a bar of their own, and without a
+            terminal one line a run instead of one line an epoch.
+    """
+
+    def __init__(self, output: Any, runs: int = 1) -> None:
+        self._output = output
+        self._runs, self._done = runs, 0
+        self._bars: Any = None
+
+    def __enter__(self) -> "Progress":
+        if self._output.is_terminal:
+            from rich import progress
+
+            self._bars = progress.Progress(
+                progress.TextColumn("{task.description}"),
+                progress.BarColumn(bar_width=20),
+                progress.TextColumn("{task.fields[count]}"),
+                progress.TimeRemainingColumn(),
+                progress.TextColumn("{task.fields[note]}"),
+                console=self._output,
+            )
+            if self._runs > 1:
+                self._all = self._bars.add_task(
+                    "all runs", total=self._runs, count=f"0/{self._runs}", note=""
+                )
+            self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def start(self, name: str, epochs: int, done: int) -> None:
+        """Begins a run of which some epochs are done."""
+        self._name, self._epochs, self._epoch = name, epochs, done
+        if done and self._runs == 1:
+            self._output.print(f"{name} continues after epoch {done} of {epochs}")
+        if self._bars is not None:
+            self._one = self._bars.add_task(
+                name, total=epochs, completed=done, count=f"{done}/{epochs}", note=""
+            )
+
+    def within(self, share: float) -> None:
+        """Tells which share of the present epoch is done."""
+        if self._bars is not None:
+            self._bars.update(self._one, completed=self._epoch + share)
+
+    def epoch(self, row: Mapping[str, float]) -> None:
+        """Ends an epoch."""
+        self._epoch = int(row["epoch"])
+        count = f"{self._epoch}/{self._epochs}"
+        note = f"loss {row['loss']:.3f}, val_loss {row['val_loss']:.3f}"
+        if self._bars is not None:
+            self._bars.update(self._one, completed=self._epoch, count=count, note=note)
+        elif self._runs == 1:
+            self._output.print(
+                f"{self._name} epoch {count}: {note}, "
+                f"val_accuracy {row['val_accuracy']:.3f}, {row['seconds']:.1f} s"
+            )
+
+    def end(self, name: str, note: str) -> None:
+        """Ends a run."""
+        self._done += 1
+        if self._bars is None:
+            count = f"[{self._done}/{self._runs}] " if self._runs > 1 else ""
+            self._output.print(f"{count}{name}: {note}", markup=False, soft_wrap=True)
+            return
+        for task in self._bars.tasks:
+            if self._runs == 1 or task.id != self._all:
+                self._bars.remove_task(task.id)
+        if self._runs > 1:
+            count = f"{self._done}/{self._runs}"
+            self._bars.update(self._all, completed=self._done, count=count)
+        self._bars.console.print(f"{name}: {note}", markup=False)

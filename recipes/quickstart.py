@@ -1,0 +1,100 @@
+"""The main job in one command: noisy digits, a small network, every loss."""
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+
+from recipes import losses
+from recipes.progress import Progress, console
+from recipes.runs import Run
+from recipes.settings import settings
+from recipes.table import Table, tables
+from recipes.training import Task, run_name, train
+
+DATASET, MODEL, LABEL_NOISE = "digits", "cnn", 0.2
+METRICS = ("accuracy", "ece", "adaptive_ece", "cwece", "aurc")
+# What the pictures compare: seven curves would hide each other.
+DRAWN = ("xe", "fl53", "aurc", "au")
+
+
+def quickstart(folder: str | os.PathLike[str], seeds: int = 3) -> None:
+    """Trains with every loss and several seeds; prints a table, writes pictures.
+
+    The runs are ordinary ones: what is done is not done again.
+
+    Args:
+        folder: for the runs, `table.md`, `reliability.png` and `risk_coverage.png`.
+        seeds: how many runs each loss has.
+    """
+    output = console()
+    start = time.perf_counter()
+    folder = Path(folder)
+    tasks = [
+        Task(DATASET, MODEL, loss, seed, settings(DATASET, MODEL, loss), LABEL_NOISE)
+        for loss in losses.NAMES
+        for seed in range(seeds)
+    ]
+    output.print(
+        f"{MODEL} on {DATASET}, {100 * LABEL_NOISE:g} % of the labels wrong: "
+        f"{len(losses.NAMES)} losses, {seeds} seeds each"
+    )
+    runs = []
+    with Progress(output, len(tasks)) as progress:
+        for task in tasks:
+            run = Run(folder / run_name(task))
+            train(run, task, progress)
+            runs.append(run)
+    (table,) = tables(runs, METRICS)
+    output.print(table.rich(bold=output.is_terminal))
+    output.print(verdict(table), soft_wrap=True)
+    _write(folder, table, runs)
+    seconds = time.perf_counter() - start
+    output.print(
+        f"{folder}: table.md, reliability.png, risk_coverage.png and the runs, "
+        f"after {seconds:.0f} s",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def verdict(table: Table) -> str:
+    """Says whether AU has a lower ECE than XE, and what it costs in accuracy."""
+    xe, au = (table.columns.index(losses.TITLES[name]) for name in ("xe", "au"))
+    ece, accuracy = table.rows["ece"], table.rows["accuracy"]
+    gain = ece[xe].mean - ece[au].mean
+    cost = accuracy[xe].mean - accuracy[au].mean
+    change = "lowers" if gain > 0 else "does not lower"
+    return (
+        f"AU {change} the ECE of XE: {ece[au].mean:.2f} against {ece[xe].mean:.2f}, "
+        f"with {abs(cost):.2f} points {'less' if cost > 0 else 'more'} accuracy."
+    )
+
+
+def _write(folder: Path, table: Table, runs: list[Run]) -> None:
+    """Writes the table and the pictures."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    from keras_selcal import plots
+
+    first: dict[str, Run] = {}
+    for run in runs:
+        first.setdefault(run.config()["loss"], run)
+    labels = run.predictions("test").labels
+    logits = {
+        losses.TITLES[name]: first[name].predictions("test").logits for name in DRAWN
+    }
+    with open(folder / "table.md", "w", encoding="utf-8") as file:
+        file.write(table.markdown())
+    for draw, name in (
+        (plots.reliability_diagram, "reliability"),
+        (plots.risk_coverage_curve, "risk_coverage"),
+    ):
+        # Several models have several axes, in one figure.
+        figure = np.ravel(draw(labels, logits, from_logits=True))[0].figure
+        figure.savefig(folder / f"{name}.png", dpi=100)
+        pyplot.close(figure)

@@ -1,0 +1,343 @@
+"""A run is a folder: one process at a time, and every file whole or not there.
+
+| file                  | what                                                     |
+|-----------------------|----------------------------------------------------------|
+| `config.json`         | all that is needed to repeat the run, versions included  |
+| `history.csv`         | losses, accuracies, learning rate, seconds of each epoch |
+| `val.npz`, `test.npz` | `logits` (n, k) and `labels` (n,) of the chosen model    |
+| `model.keras`         | the chosen model                                         |
+| `environment.json`    | machine and timing; written last: the run is finished    |
+| `checkpoint/`         | where an interrupted run continues; gone once finished   |
+"""
+
+import contextlib
+import csv
+import errno
+import json
+import os
+import shutil
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+CONFIG, HISTORY, ENVIRONMENT = "config.json", "history.csv", "environment.json"
+MODEL, SPLITS = "model.keras", ("val", "test")
+
+# What may change once a run is finished: its results no longer depend on it.
+_AFTERWARDS = ("versions", "data")
+
+
+class RunError(Exception):
+    """What a user can mend: told in one line, without a traceback."""
+
+
+class Predictions(NamedTuple):
+    """Logits (n, k) and labels (n,) of a split."""
+
+    logits: np.ndarray
+    labels: np.ndarray
+
+
+@dataclass
+class Checkpoint:
+    """The state of training after `epoch` epochs.
+
+    Attributes:
+        epoch: how many epochs are done.
+        variables: of model and optimizer, random states included.
+        history: one row an epoch.
+        best_epoch: the epoch (from 1) with the lowest validation loss after warm-up.
+        best: the model's variables after that epoch.
+    """
+
+    epoch: int = 0
+    variables: list[np.ndarray] = field(default_factory=list)
+    history: list[dict[str, float]] = field(default_factory=list)
+    best_epoch: int | None = None
+    best: list[np.ndarray] | None = None
+
+
+class Run:
+    """The folder of a run.
+
+    Args:
+        folder: its path; made by `lock`.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        self._checkpoints = self.folder / "checkpoint"
+
+    @property
+    def name(self) -> str:
+        """The folder's last part."""
+        return self.folder.name
+
+    @property
+    def finished(self) -> bool:
+        """Whether every result is there."""
+        return (self.folder / ENVIRONMENT).is_file()
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Holds the run for this process; the system frees it when a process dies."""
+        import fcntl
+
+        with _told(f"run {self.folder}"):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            # Never deleted: a second file of that name would be a second lock.
+            file = open(self.folder / ".lock", "a+")  # noqa: SIM115
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno not in (errno.EAGAIN, errno.EACCES):
+                    raise RunError(f"cannot lock run {self.folder}: {error}") from error
+                file.seek(0)
+                holder = file.read().strip() or "unknown"
+                raise RunError(
+                    f"run {self.folder} is in use by process {holder}: wait for it, "
+                    "or choose another folder by --out."
+                ) from None
+            with _told(f"run {self.folder}"):
+                file.truncate(0)
+                file.write(f"{os.getpid()}\n")
+                file.flush()
+                self._sweep()
+            yield
+
+    def _sweep(self) -> None:
+        """Removes what a killed process has left behind."""
+        for folder in (self.folder, self._checkpoints):
+            for path in folder.glob(".partial-*"):
+                path.unlink()
+        if self.finished and self._checkpoints.is_dir():
+            shutil.rmtree(self._checkpoints)
+
+    # --- Configuration and results --------------------------------------------------
+
+    def claim(self, config: Mapping[str, Any]) -> None:
+        """Writes the configuration, or refuses a folder that has another.
+
+        A finished run may be asked for with other versions of the libraries.
+        """
+        wanted: dict[str, Any] = json.loads(json.dumps(config))
+        if not (self.folder / CONFIG).exists():
+            self.write_json(CONFIG, wanted)
+            return
+        found = self.config()
+        if self.finished:
+            found, wanted = (
+                {key: value for key, value in one.items() if key not in _AFTERWARDS}
+                for one in (found, wanted)
+            )
+        there, here = flat(found), flat(wanted)
+        differing = [
+            f"{key} is {_shown(there, key)} there and {_shown(here, key)} here"
+            for key in dict.fromkeys([*there, *here])
+            if _shown(there, key) != _shown(here, key)
+        ]
+        if differing:
+            raise RunError(
+                f"run {self.folder} was started otherwise: {'; '.join(differing)}. "
+                "Choose another folder by --out, or delete this one."
+            )
+
+    def config(self) -> dict[str, Any]:
+        """Returns `config.json`."""
+        return self.read_json(CONFIG)
+
+    def environment(self) -> dict[str, Any]:
+        """Returns `environment.json`."""
+        return self.read_json(ENVIRONMENT)
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        """Returns one of the run's JSON files."""
+        path = self.folder / name
+        if not self.folder.is_dir():
+            raise RunError(f"there is no run {self.folder}.")
+        if not path.exists():
+            missing = "is not finished" if name == ENVIRONMENT else "is no run"
+            raise RunError(f"{self.folder} {missing}: it has no {name}.")
+        with _told(path, "read"):
+            content = json.loads(path.read_text(encoding="utf-8"))
+        return dict(content)
+
+    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        """Writes one of the run's JSON files."""
+        with self._writing(self.folder / name) as path:
+            text = json.dumps(content, indent=2, ensure_ascii=False)
+            path.write_text(f"{text}\n", encoding="utf-8")
+
+    def write_history(self, rows: Sequence[Mapping[str, float]]) -> None:
+        """Writes `history.csv`, a row for each epoch."""
+        with (
+            self._writing(self.folder / HISTORY) as path,
+            open(path, "w", newline="", encoding="utf-8") as file,
+        ):
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+
+    def history(self) -> list[dict[str, float]]:
+        """Returns the rows of `history.csv`, none before the first epoch."""
+        path = self.folder / HISTORY
+        if not path.exists():
+            return []
+        with _told(path, "read"), open(path, newline="", encoding="utf-8") as file:
+            return [
+                {key: float(value) for key, value in row.items()}
+                for row in csv.DictReader(file)
+            ]
+
+    def write_predictions(self, split: str, predictions: Predictions) -> None:
+        """Writes logits and labels of `"val"` or `"test"`."""
+        with self._writing(self.folder / f"{split}.npz") as path:
+            np.savez(
+                path,
+                logits=np.asarray(predictions.logits, "float32"),
+                labels=np.asarray(predictions.labels, "int32"),
+            )
+
+    def predictions(self, split: str) -> Predictions:
+        """Returns logits and labels of `"val"` or `"test"`."""
+        if not self.finished:
+            self.read_json(ENVIRONMENT)
+        with _read_npz(self.folder / f"{split}.npz") as arrays:
+            return Predictions(arrays["logits"], arrays["labels"])
+
+    def save_model(self, model: Any) -> None:
+        """Writes `model.keras`."""
+        with self._writing(self.folder / MODEL) as path:
+            model.save(path)
+
+    def finish(self, environment: Mapping[str, Any]) -> None:
+        """Marks the run as finished and drops its checkpoint."""
+        self.write_json(ENVIRONMENT, environment)
+        self._sweep()
+
+    # --- Checkpoint -----------------------------------------------------------------
+
+    def save_checkpoint(self, state: Checkpoint) -> None:
+        """Writes the state, the best variables only where they are new.
+
+        The state names the file of the best variables: whenever a process is killed,
+        both belong together.
+        """
+        with _told(self._checkpoints):
+            self._checkpoints.mkdir(exist_ok=True)
+        best = self._best(state.best_epoch)
+        if state.best is not None and not best.exists():
+            with self._writing(best) as path:
+                np.savez(path, *state.best)
+        meta = {
+            "epoch": state.epoch,
+            "best_epoch": state.best_epoch,
+            "history": state.history,
+        }
+        with self._writing(self._checkpoints / "last.npz") as path:
+            np.savez(path, *state.variables, meta=np.array(json.dumps(meta)))
+        for old in self._checkpoints.glob("best-*.npz"):
+            if old != best:
+                old.unlink()
+
+    def load_checkpoint(self) -> Checkpoint | None:
+        """Returns the last state, or None where there is none."""
+        path = self._checkpoints / "last.npz"
+        if not path.exists():
+            return None
+        with _read_npz(path) as arrays:
+            meta = json.loads(str(arrays["meta"]))
+            state = Checkpoint(**meta, variables=_numbered(arrays))
+        if state.best_epoch is not None:
+            with _read_npz(self._best(state.best_epoch)) as arrays:
+                state.best = _numbered(arrays)
+        return state
+
+    def _best(self, epoch: int | None) -> Path:
+        return self._checkpoints / f"best-{epoch}.npz"
+
+    @contextlib.contextmanager
+    def _writing(self, path: Path) -> Iterator[Path]:
+        """Gives another name to write under, and moves the whole file to `path`."""
+        partial = path.with_name(f".partial-{path.name}")
+        try:
+            with _told(path):
+                yield partial
+                _sync(partial)
+                os.replace(partial, path)
+                _sync(path.parent)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+            raise
+
+
+def runs_in(paths: Sequence[str | os.PathLike[str]]) -> list[Run]:
+    """Returns the runs that are meant: folders of runs, or of folders of runs."""
+    found: list[Run] = []
+    for path in map(Path, paths):
+        inner = sorted(config.parent for config in path.glob(f"*/{CONFIG}"))
+        whole = (path / CONFIG).exists() or not inner
+        found += [Run(path)] if whole else map(Run, inner)
+    return found
+
+
+@contextlib.contextmanager
+def _told(what: object, doing: str = "write") -> Iterator[None]:
+    """Turns the errors of files into one line that names the file."""
+    broken = (ValueError, KeyError, EOFError, zipfile.BadZipFile)
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"cannot {doing} {what}: {_reason(error)}.") from error
+    except broken as error:
+        if doing == "write":
+            raise
+        raise RunError(f"cannot {doing} {what}: {_reason(error)}.") from error
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+@contextlib.contextmanager
+def _read_npz(path: Path) -> Iterator[Any]:
+    with _told(path, "read"), np.load(path, allow_pickle=False) as arrays:
+        yield arrays
+
+
+def _numbered(arrays: Any) -> list[np.ndarray]:
+    """Returns the arrays that were saved without a name, in their order."""
+    count = sum(name.startswith("arr_") for name in arrays.files)
+    return [arrays[f"arr_{index}"] for index in range(count)]
+
+
+def _sync(path: Path) -> None:
+    """Waits until a file or a folder is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns nested fields by their dotted names."""
+    fields: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            fields.update(flat(value, f"{prefix}{key}."))
+        else:
+            fields[f"{prefix}{key}"] = value
+    return fields
+
+
+def _shown(fields: Mapping[str, Any], key: str) -> str:
+    return json.dumps(fields[key], ensure_ascii=False) if key in fields else "not given"

@@ -1,0 +1,227 @@
+"""Training: the paper's update, its schedule, and runs that were killed."""
+
+import dataclasses
+import errno
+import os
+import signal
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tiny_run
+
+from recipes import data, models, training
+from recipes.evaluation import evaluate
+from recipes.optimizers import L2SGD
+from recipes.runs import Run, RunError
+from recipes.settings import settings, with_epochs
+
+# --- The update ---------------------------------------------------------------------
+
+RATES = (0.1, 0.1, 0.02)
+GRADIENTS = np.array([[1.0, -2.0], [0.5, 0.0], [-1.0, 3.0]], "float32")
+
+
+def by_keras(optimizer, start):
+    """Returns the weights after each step; the rate drops before the last."""
+    weight = keras.Variable(start)
+    seen = []
+    for rate, gradient in zip(RATES, GRADIENTS, strict=True):
+        optimizer.learning_rate = rate
+        optimizer.apply([keras.ops.convert_to_tensor(gradient)], [weight])
+        seen.append(keras.ops.convert_to_numpy(weight).copy())
+    return np.array(seen)
+
+
+def test_weight_decay_is_in_the_gradient():
+    """λ = 0.5, μ = 0.9, worked by hand for w = 2 and w = −1.
+
+    w = 2:  g = 1 + 1 = 2,           v = 2,            w = 2 − 0.2 = 1.8
+            g = 0.5 + 0.9 = 1.4,     v = 1.8 + 1.4,    w = 1.8 − 0.32 = 1.48
+            g = −1 + 0.74 = −0.26,   v = 2.88 − 0.26,  w = 1.48 − 0.0524
+    """
+    found = by_keras(L2SGD(0.1, momentum=0.9, l2=0.5), [2.0, -1.0])
+    expected = [[1.8, -0.75], [1.48, -0.4875], [1.4276, -0.495375]]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="compares with PyTorch")
+def test_the_update_is_pytorchs():
+    import torch
+
+    weight = torch.tensor([2.0, -1.0], requires_grad=True)
+    theirs = torch.optim.SGD([weight], 0.1, momentum=0.9, weight_decay=5e-4)
+    expected = []
+    for rate, gradient in zip(RATES, GRADIENTS, strict=True):
+        theirs.param_groups[0]["lr"] = rate
+        weight.grad = torch.tensor(gradient)
+        theirs.step()
+        expected.append(weight.detach().numpy().copy())
+    found = by_keras(L2SGD(0.1), [2.0, -1.0])
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_the_optimizer_is_saved():
+    optimizer = L2SGD(0.3, momentum=0.8, l2=0.01)
+    again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    assert isinstance(again, L2SGD)
+    assert again.get_config() == optimizer.get_config()
+    # Keras's own decay would come on top.
+    assert again.weight_decay is None
+
+
+def test_learning_rates():
+    steps = settings("cifar10", "resnet50", "xe")
+    found = [training.learning_rate(steps, epoch) for epoch in (0, 59, 60, 120, 199)]
+    np.testing.assert_allclose(found, [0.1, 0.1, 0.02, 0.004, 0.0008])
+    short = with_epochs(steps, 20)
+    found = [training.learning_rate(short, epoch) for epoch in (5, 6, 12, 16)]
+    np.testing.assert_allclose(found, [0.1, 0.02, 0.004, 0.0008])
+    cosine = dataclasses.replace(steps, schedule="cosine", epochs=4)
+    found = [training.learning_rate(cosine, epoch) for epoch in range(4)]
+    np.testing.assert_allclose(found, 0.05 * (1 + np.cos(np.pi * np.arange(4) / 4)))
+
+
+# --- Runs ---------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _tiny(monkeypatch):
+    monkeypatch.setattr(models, "build", tiny_run.build)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(models, "build", tiny_run.build)
+        return tiny_run.train(tmp_path_factory.mktemp("runs") / "undisturbed")
+
+
+def assert_same(run, expected):
+    assert run.finished
+    for split in ("val", "test"):
+        found, wanted = run.predictions(split), expected.predictions(split)
+        np.testing.assert_allclose(found.logits, wanted.logits, rtol=0, atol=1e-5)
+        np.testing.assert_array_equal(found.labels, wanted.labels)
+    rows = zip(run.history(), expected.history(), strict=True)
+    for found, wanted in rows:
+        del found["seconds"], wanted["seconds"]
+        assert found == pytest.approx(wanted, abs=1e-5)
+
+
+def train_in_a_process(folder, when):
+    root = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+    script = os.path.join(root, "tests", "tiny_run.py")
+    return subprocess.run(
+        [sys.executable, script, str(folder), when],
+        env={**os.environ, "PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_killed_run_ends_like_an_undisturbed_one(tmp_path, undisturbed):
+    """Killed in an epoch, continued and killed in a checkpoint, continued again."""
+    folder = tmp_path / "run"
+    for when in ("epoch", "checkpoint"):
+        process = train_in_a_process(folder, when)
+        assert process.returncode == -signal.SIGKILL, process.stderr
+        assert not Run(folder).finished
+        done = [row["epoch"] for row in Run(folder).history()]
+        assert done == [1]
+    assert "continues after epoch 1 of 4" in process.stdout
+    assert (folder / "checkpoint" / ".partial-last.npz").exists()
+    run = tiny_run.train(folder)
+    assert_same(run, undisturbed)
+    assert not (folder / "checkpoint").exists()
+
+
+def test_a_full_disk_ends_with_an_error_and_the_run_continues(
+    tmp_path, undisturbed, monkeypatch
+):
+    save, seen = np.savez, []
+
+    def filling(path, *arrays, **named):
+        seen.append(path)
+        if "last" in str(path) and len(seen) > 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        save(path, *arrays, **named)
+
+    monkeypatch.setattr(np, "savez", filling)
+    with pytest.raises(RunError, match=r"last\.npz: No space left on device"):
+        tiny_run.train(tmp_path / "run")
+    monkeypatch.setattr(np, "savez", save)
+    assert_same(tiny_run.train(tmp_path / "run"), undisturbed)
+
+
+def test_the_chosen_model_has_the_lowest_validation_loss_after_warm_up(undisturbed):
+    warmup = undisturbed.config()["settings"]["warmup_epochs"]
+    losses = [row["val_loss"] for row in undisturbed.history()]
+    best = warmup + int(np.argmin(losses[warmup:]))
+    assert undisturbed.environment()["best_epoch"] == best + 1
+    logits, labels = undisturbed.predictions("val")
+    model = keras.saving.load_model(undisturbed.folder / "model.keras")
+    assert isinstance(model.optimizer, L2SGD)
+    dataset = training.load_data(tiny_run.task())
+    batches = data.Batches(dataset.val, dataset.preprocessing, 32)
+    np.testing.assert_allclose(model.predict(batches, verbose=0), logits, atol=1e-5)
+    np.testing.assert_array_equal(labels, dataset.val.y)
+    value = model.evaluate(batches, verbose=0)[0]
+    assert value == pytest.approx(losses[best], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("losses", "warmup", "best"),
+    [
+        ([1.0, 3.0, 2.0, 2.5], 1, 3),
+        ([1.0, 3.0, 2.0, 2.0], 0, 1),
+        ([1.0, 2.0, 1.5, 1.5], 2, 3),
+        ([float("nan"), 3.0, float("nan"), 2.0], 0, 4),
+        ([1.0, float("nan"), 3.0, 4.0], 1, 3),
+    ],
+)
+def test_choice_of_the_checkpoint(losses, warmup, best):
+    state = training.Checkpoint()
+    for epoch, loss in enumerate(losses, 1):
+        state.history.append({"epoch": epoch, "val_loss": loss})
+        if training.improves(state, warmup):
+            state.best_epoch = epoch
+    assert state.best_epoch == best
+
+
+def test_a_finished_run_is_not_repeated(undisturbed, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("data of a finished run were loaded")
+
+    monkeypatch.setattr(data, "load", refuse)
+    files = [path for path in undisturbed.folder.iterdir() if path.name != ".lock"]
+    before = {path: path.stat().st_mtime_ns for path in files}
+    tiny_run.train(undisturbed.folder)
+    assert {path: path.stat().st_mtime_ns for path in files} == before
+    with pytest.raises(RunError, match="seed is 0 there and 1 here"):
+        tiny_run.train(undisturbed.folder, seed=1)
+
+
+def test_metrics_come_from_the_logits(undisturbed):
+    logits, labels = undisturbed.predictions("test")
+    found = evaluate(undisturbed)
+    assert found["accuracy"] == pytest.approx(100 * np.mean(logits.argmax(1) == labels))
+    log_p = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    assert found["nll"] == pytest.approx(
+        -log_p[np.arange(997), labels].mean(), rel=1e-4
+    )
+    assert set(found) == {
+        *("accuracy", "ece", "adaptive_ece", "cwece", "aurc", "nll", "brier")
+    }
+
+
+def test_subsets_are_drawn_by_class():
+    whole = training.load_data(tiny_run.task(subset=None)).train
+    part = training.load_data(tiny_run.task()).train
+    assert len(part) == 64
+    share = np.bincount(whole.y, minlength=10) * 64 / len(whole)
+    assert np.abs(np.bincount(part.y, minlength=10) - share).max() < 1
+    with pytest.raises(RunError, match=r"`subset` must be from 10 to 640"):
+        training.load_data(tiny_run.task(subset=5))
