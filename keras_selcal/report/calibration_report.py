@@ -415,7 +415,8 @@ class CalibrationReport(Mapping[str, Interval]):
             other._check_pair(self)
         text = build_page([self, *others], title, class_names, images, mistakes)
         path = Path(path)
-        path.write_text(text, "utf-8")
+        # Half a surrogate pair in a name is no reason to fail.
+        path.write_text(text, "utf-8", errors="replace")
         return path
 
     def __repr__(self) -> str:

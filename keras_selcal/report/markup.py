@@ -69,9 +69,9 @@ def with_interval(value: str, interval: str | None) -> str:
 
 
 def script_json(data: Any) -> str:
-    """Returns JSON that may stand in a script element: ASCII, and no markup."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    for character in "<>&":
+    """Returns JSON that may stand in a script element: no markup in it."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
 

@@ -1,7 +1,7 @@
 """Numbers as a reader meets them: never 0 % or 100 % for what is not quite that."""
 
 import math
-from decimal import ROUND_FLOOR, Decimal
+from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 
 NONE = "–"
 # A number and its unit stay on one line.
@@ -87,7 +87,9 @@ def shortest_above(low: float, high: float, decimals: int = 3) -> str:
     """
     exact = Decimal(high)
     for places in range(decimals, 25):
-        text = f"{exact.quantize(Decimal(1).scaleb(-places), ROUND_FLOOR):f}"
-        if low < float(text) <= high:
-            return text
+        # 0.7 is a little less in binary: it is to stay 0.700, not 0.699.
+        for rounding in (ROUND_HALF_EVEN, ROUND_FLOOR):
+            text = f"{exact.quantize(Decimal(1).scaleb(-places), rounding):f}"
+            if low < float(text) <= high:
+                return text
     return repr(high)

@@ -19,7 +19,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 12, 12, 48
 _STRIP, _GAP = 40, 8
 
 # Points of a drawn line: more than there are pixels to tell them apart.
-_MOST_POINTS = 500
+_MOST_POINTS = 300
 
 
 class _Axes:

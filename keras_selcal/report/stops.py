@@ -12,7 +12,7 @@ from keras_selcal.report.numbers import shortest_above
 
 # A stop for each tenth of a percent of coverage, and a bound for a page's size.
 MOST_STOPS = 1000
-MOST_ROWS = 4000
+MOST_ROWS = 2400
 
 # i/n and j/m may differ in their last digit where they are the same.
 _HAIR = 1e-9

@@ -1,0 +1,439 @@
+"""The report as a page: its numbers, its words, and what it must never contain.
+
+`test_report_browser.py` looks at it in a browser.
+"""
+
+import base64
+import hashlib
+import io
+import json
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_selcal import CalibrationReport, functional
+from keras_selcal.functional._samples import Samples
+from keras_selcal.plots import _canvas
+from keras_selcal.report import numbers, png, words
+
+MARKUP = "<script>alert('x')</script>\"& \u2028</script>"
+
+
+class Page(HTMLParser):
+    """Text, attributes and nesting of a page; refuses tags that are not closed."""
+
+    VOID = ("meta", "link", "input", "img")
+
+    def __init__(self, source):
+        super().__init__()
+        self.source, self.open, self.elements, self.texts = source, [], [], []
+        self.feed(source)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if not {"style", "script"} & set(self.open):
+            self.texts.append(data)
+
+    @property
+    def text(self):
+        return re.sub(r"\s+", " ", " ".join(self.texts))
+
+    def having(self, attribute):
+        return [a[attribute] for _, a in self.elements if attribute in a]
+
+    def tagged(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    @property
+    def slider(self):
+        found = re.search(r'id="stops">(.*?)</script>', self.source, re.DOTALL)
+        return json.loads(found[1])
+
+
+def page_of(report, tmp_path, **options):
+    path = report.to_html(tmp_path / "report.html", **options)
+    return Page(path.read_text("utf-8"))
+
+
+def classifier(rng, n=300, k=3, sharpness=1.0):
+    """Labels drawn from probabilities, and these sharpened: honest at 1."""
+    p = rng.dirichlet(np.full(k, 0.4), n)
+    y = (rng.random((n, 1)) > p.cumsum(-1)).sum(-1).clip(max=k - 1)
+    p = p**sharpness
+    return y, p / p.sum(-1, keepdims=True)
+
+
+def number(text):
+    return float(text.replace(",", "").replace("−", "-").removesuffix("\xa0%"))
+
+
+def cases(rng):
+    y, p = classifier(rng)
+    yield "probabilities", y, p, {}
+    yield "ties", y, np.round(p, 1) / np.round(p, 1).sum(-1, keepdims=True), {}
+    yield "saturated", y, (60 * np.log(p)).astype("float32"), {"from_logits": True}
+    yield "margin", y, p.astype("float32"), {"csf": "margin"}
+    yield "entropy", y, np.log(p), {"csf": "neg_entropy", "from_logits": True}
+    weight = rng.random(300) * (rng.random(300) < 0.9)
+    yield "weights", y, p, {"sample_weight": weight}
+    yield "soft", rng.dirichlet(np.ones(3), 300), p, {}
+
+
+@pytest.mark.parametrize("case", range(7))
+def test_slider_has_the_numbers_of_functional(rng, tmp_path, case):
+    _, y, pred, options = list(cases(rng))[case]
+    report = CalibrationReport(y, pred, bootstrap=0, **options)
+    (model,) = page_of(report, tmp_path).slider
+    samples, n = report._samples, report.num_samples
+    scores = samples.scores(report.csf)
+    share = samples.counts / samples.counts.sum()
+    assert len(model["figures"]) == len(model["marks"]) == len(model["at"])
+    for figures, shares in zip(model["figures"], model["shares"], strict=True):
+        coverage, threshold, answered, left, wrong, risk = figures
+        # By the threshold as printed, not by what the page was made from.
+        kept = scores >= number(threshold)
+        exact = share[kept].sum()
+        want = functional.risk_at_coverage(y, pred, min(exact, 1.0), **options)
+        assert risk == numbers.percent(want, 2)
+        assert coverage == numbers.percent(exact)
+        assert answered == numbers.count(exact * n)
+        assert number(answered) + number(left) == pytest.approx(n, abs=0.11)
+        assert wrong == numbers.count(want * exact * n)
+        np.testing.assert_allclose(
+            shares, [100 * exact * (1 - want), 100 * exact * want], atol=0.006
+        )
+    assert model["figures"][-1][0] == "100\xa0%"
+    coverages = [number(figures[2]) for figures in model["figures"]]
+    assert all(one < two for one, two in pairwise(coverages))
+
+
+def test_slider_stops_only_where_a_threshold_can(rng, tmp_path):
+    confidence = np.repeat([0.9, 0.7, 0.6], [5, 3, 2])
+    p = np.stack([confidence, 1 - confidence], -1)
+    (model,) = page_of(CalibrationReport([0] * 10, p, bootstrap=0), tmp_path).slider
+    assert [f[1:3] for f in model["figures"]] == [
+        ["0.900", "5"],
+        ["0.700", "8"],
+        ["0.600", "10"],
+    ]
+
+
+def test_slider_moves_models_together(rng, tmp_path):
+    y, p = classifier(rng)
+    rounded = np.round(p, 1) / np.round(p, 1).sum(-1, keepdims=True)
+    one, two = (CalibrationReport(y, x, bootstrap=0) for x in (p, rounded))
+    first, second = page_of(one, tmp_path, others=two).slider
+    assert len(first["at"]) == len(second["at"]) == 300
+    for at, other in zip(first["at"], second["at"], strict=True):
+        reached = number(second["figures"][other][2])
+        assert reached >= number(first["figures"][at][2])
+        if other:
+            below = number(second["figures"][other - 1][2])
+            assert below < number(first["figures"][at][2])
+
+
+def test_thresholds_are_short_numbers_in_between():
+    assert numbers.shortest_above(0.3, 0.9) == "0.900"
+    assert numbers.shortest_above(-np.inf, 0.25) == "0.250"
+    assert numbers.shortest_above(-0.0012341, -0.001234) == "-0.001234"
+    low, high = 1 - 2**-52, 1 - 2**-53
+    assert low < float(numbers.shortest_above(low, high)) <= high
+
+
+def test_percentages_are_never_0_or_100_for_what_is_not():
+    for share in (1e-9, 3e-5, 0.0004, 0.5, 0.9999, 1 - 1e-8):
+        assert 0 < number(numbers.percent(share)) < 100
+    assert numbers.percent(0.125, 1) == numbers.percent(0.125 + 1e-15, 1)
+    assert numbers.percents(0.99911, 0.99912) == ["99.911\xa0%", "99.912\xa0%"]
+
+
+@pytest.mark.parametrize(
+    ("sharpness", "answer"),
+    [(1.0, "Yes"), (3.0, "too sure of itself"), (0.4, "too modest")],
+)
+def test_words_tell_how_the_confidence_is(sharpness, answer):
+    rng = np.random.default_rng(1)
+    report = CalibrationReport(*classifier(rng, 2000, 3, sharpness), bootstrap=50)
+    card = words.glance(report)[1]
+    assert answer in card.answer
+    assert ("When it says" in card.words) == (sharpness != 1)
+
+
+def test_words_tell_both_directions(rng):
+    c = np.repeat([0.65, 0.95], 1000)
+    right = rng.random(2000) < np.repeat([0.8, 0.8], 1000)
+    report = CalibrationReport(1 - right, np.stack([c, 1 - c], -1), bootstrap=20)
+    card = words.glance(report)[1]
+    assert card.answer == "No: too sure in some cases, too modest in others"
+    assert card.words.count("When it says") == 2
+
+
+def test_chance_explains_what_it_should(rng):
+    # An honest model is suspected in 5 % of cases: in 11 of 100 or more with a
+    # probability of 1 %.
+    suspected = 0
+    for seed in range(100):
+        y, p = classifier(rng, 200)
+        samples = Samples.of(y, p, False, None)
+        suspected += functional.ece(y, p) > words.chance_ece(samples, 15, 0.95, seed)
+    assert 0 < suspected <= 10
+    few = CalibrationReport(*classifier(rng, 20), bootstrap=0)
+    assert words.glance(few)[1].answer == "Too few cases to tell"
+
+
+def test_wilson_holds_the_share(rng):
+    for share in (0.03, 0.5, 0.98):
+        seen = rng.binomial(40, share, 4000) / 40
+        low, high = words.wilson(seen, np.full(4000, 40.0), 0.95)
+        assert 0.92 < np.mean((low <= share) & (share <= high)) < 0.985
+
+
+@pytest.mark.parametrize(
+    ("case", "said", "unsaid"),
+    [
+        ("one", "The model is right in the one case.", "mistakes can"),
+        (
+            "right",
+            "right in all 20 cases. With 95 % confidence, it is wrong",
+            "instead of",
+        ),
+        ("wrong", "It was always wrong", "Does it know when it is wrong? No"),
+        ("nan", "nothing can be said. In sample 4 the prediction", "How much should"),
+        (
+            "label",
+            "nothing can be said. In sample 2 (and 1 more) the label",
+            "The most",
+        ),
+        ("score", "a confidence is no number", "How much should"),
+    ],
+)
+def test_degenerate_data_reads_sensibly(rng, tmp_path, case, said, unsaid):
+    p = rng.dirichlet(np.full(3, 5.0), 20)
+    p = np.sort(p)[:, ::-1]
+    y, options = np.zeros(20, int), {}
+    if case == "one":
+        p, y = p[:1], y[:1]
+    elif case == "wrong":
+        y = y + 2
+    elif case == "nan":
+        p = p.copy()
+        p[4, 1] = np.nan
+    elif case == "label":
+        y[[2, 5]] = 3
+    elif case == "score":
+        y[:4] = 1
+        options = {"csf": lambda p: p[..., 0] * np.nan}
+    report = CalibrationReport(y, p, bootstrap=10, **options)
+    text = page_of(report, tmp_path).text.replace("\xa0", " ")
+    assert said in text
+    assert unsaid not in text
+    assert "nan" not in re.sub("NaN", "", text).lower().split()
+
+
+def test_markup_in_names_is_text(rng, tmp_path):
+    y, p = classifier(rng, 60)
+    score = MARKUP[:8]
+
+    def msp(p):
+        return ops.max(p, axis=-1)
+
+    msp.__name__ = score
+    one, two = (
+        CalibrationReport(y, x, bootstrap=20, name=name, csf=csf)
+        for x, name, csf in ((p, MARKUP, msp), (p**2, MARKUP + "2", "msp"))
+    )
+    class_names = [MARKUP + str(i) for i in range(3)]
+    page = page_of(one, tmp_path, others=[two], title=MARKUP, class_names=class_names)
+    assert len(page.tagged("script")) == 2
+    assert "\u2028" not in page.slider[0]["name"].replace(MARKUP, "")
+    assert "\u2028" not in re.search(r'id="stops">(.*?)</script>', page.source)[1]
+    for shown in (*class_names, MARKUP + "2", score):
+        assert re.sub(r"\s+", " ", shown) in page.text
+    assert page.slider[1]["name"] == MARKUP + "2"
+    assert page.source.count("alert(") == page.source.count("alert(&#x27;") + (
+        page.source.count("\\u003cscript\\u003ealert(")
+    )
+
+
+def test_page_is_well_formed_and_asks_for_nothing(rng, tmp_path):
+    y, p = classifier(rng, 60)
+    one, two = (CalibrationReport(y, x, bootstrap=20) for x in (p, p**2))
+    images = rng.integers(0, 255, (60, 4, 4), dtype=np.uint8)
+    for others in ([], [two], [two] * 8):
+        page = page_of(one, tmp_path, others=others, images=images)
+        ids = page.having("id")
+        assert len(ids) == len(set(ids))
+        targets = [x for a in ("for", "aria-labelledby") for x in page.having(a)]
+        targets += [x[1:] for x in page.having("href") if x != "data:,"]
+        assert {part for target in targets for part in target.split()} <= set(ids)
+        assert len(page.tagged("h1")) == 1
+        levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch(r"h\d", tag)]
+        assert all(two - one <= 1 for one, two in pairwise(levels))
+        assert all(image["alt"] for image in page.tagged("img"))
+        assert all(cell.get("scope") for cell in page.tagged("th"))
+        assert not page.having("style")
+        assert not [a for _, x in page.elements for a in x if a.startswith("on")]
+        assert all(
+            source.startswith("data:image/png;") for source in page.having("src")
+        )
+        assert not re.search(r"https?:|//[a-z]|@import|url\((?!#)", page.source)
+    policy = page.tagged("meta")[1]["content"]
+    assert "default-src 'none'" in policy
+    for tag in ("style", "script"):
+        content = re.search(f"<{tag}>(.*?)</{tag}>", page.source, re.DOTALL)[1]
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+
+
+def test_page_has_the_figures_of_the_report(rng, tmp_path):
+    y, p = classifier(rng, 400)
+    one = CalibrationReport(y, p, bootstrap=50, name="one")
+    two = CalibrationReport(y, rng.permutation(p), bootstrap=50, name="two")
+    page = page_of(one, tmp_path, others=two)
+    text = page.text.replace("\xa0", " ").replace("−", "-")
+    metrics = text[text.index("Each metric, with its 95 % interval below") :]
+    for metric in one:
+        about = words.metric_words(one)[metric]
+        for report in (one, two):
+            scale, form = (100, ".2f") if about.share else (1, ".4f")
+            value, low, high = (format(scale * x, form) for x in report[metric])
+            value, low = (re.sub(r"^(0|100)\.00$", r"\1", x) for x in (value, low))
+            assert re.search(rf"{value}( %)? {low} to {float(high):g}", metrics), metric
+        assert about.meaning.replace("\xa0", " ") in text
+    comparison = two.compare(one)
+    table = text[text.index("two against one") : text.index("Both models are")]
+    assert "two is right less often, is worse calibrated, and has more" in table
+    for metric in ("accuracy", "nll", "aurc"):
+        name = re.escape(words.metric_words(one)[metric].name)
+        assert comparison.better(metric) == "one"
+        assert re.search(rf"{name}[^✓✗]*✗ worse", table)
+
+
+def test_no_resamples_no_intervals(rng, tmp_path):
+    y, p = classifier(rng, 60)
+    one, two = (CalibrationReport(y, x, bootstrap=0) for x in (p, p**2))
+    text = page_of(one, tmp_path, others=two).text
+    assert "cannot be told from chance" in text
+    assert "worse" not in text
+    assert "bootstrap" not in text
+
+
+def test_page_stays_small(rng, tmp_path):
+    y, p = classifier(rng, 2345)
+    one, two = (CalibrationReport(y, x, bootstrap=0) for x in (p, p**2))
+    page = page_of(one, tmp_path, others=[two] * 7)
+    assert len(page.source.encode()) < 500_000
+    page = page_of(one, tmp_path)
+    assert len(page.slider[0]["at"]) == 1000
+    wide = rng.dirichlet(np.ones(1000), 40)
+    report = CalibrationReport(wide.argmax(-1) // 2, wide, bootstrap=0)
+    names = [f"class number {i}" for i in range(1000)]
+    page = page_of(report, tmp_path, class_names=names)
+    assert len(page.source.encode()) < 100_000
+
+
+def test_mistakes_are_the_surest_and_keep_their_index(rng, tmp_path):
+    y, p = classifier(rng, 60)
+    weight = np.ones(60)
+    weight[:7] = 0
+    report = CalibrationReport(y, p, bootstrap=0, sample_weight=weight)
+    images = np.arange(60 * 16).reshape(60, 4, 4)
+    page = page_of(
+        report, tmp_path, mistakes=5, class_names=["a", "b", "c"], images=images
+    )
+    wrong = np.flatnonzero((p.argmax(-1) != y) & (weight > 0))
+    want = wrong[np.argsort(-p.max(-1)[wrong])][:5]
+    shown = page.tagged("img")
+    assert [x["alt"] for x in shown] == [f"Image of sample {i}" for i in want]
+    drawn = png.Images(images, 60).data_uris(want.tolist())
+    assert [x["src"] for x in shown] == drawn
+    first = f"Sample {want[0]} True class {'abc'[y[want[0]]]} Predicted"
+    assert re.sub(" +", " ", first) in page.text
+    assert "mistakes" not in page_of(report, tmp_path, mistakes=0).having("id")
+
+
+@pytest.mark.parametrize("channels", [None, 1, 3, 4])
+def test_images_are_png(rng, channels):
+    imread = pytest.importorskip("matplotlib.image").imread
+    shape = (3, 5, 7) if channels is None else (3, 5, 7, channels)
+    images = rng.integers(0, 256, shape).astype(np.uint8)
+    for scaled in (images, images / 255, images.astype("float32") * 4 - 300):
+        if scaled is not images and images.max() - images.min() < 255:
+            images.flat[:2] = 0, 255
+            scaled = images / 255
+        (uri,) = png.Images(scaled, 3).data_uris([1])
+        data = base64.b64decode(uri.partition(",")[2])
+        read = np.rint(255 * imread(io.BytesIO(data))).astype(int)
+        want = images[1].squeeze(-1) if channels == 1 else images[1]
+        np.testing.assert_array_equal(read, want)
+
+
+def test_large_images_are_shrunk(rng):
+    imread = pytest.importorskip("matplotlib.image").imread
+    image = np.full((1, 300, 400, 3), 0.25)
+    (uri,) = png.Images(image, 1).data_uris([0])
+    read = imread(io.BytesIO(base64.b64decode(uri.partition(",")[2])))
+    assert read.shape == (75, 100, 3)
+    np.testing.assert_allclose(read, 0.25, atol=0.003)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"class_names": ["a", "b"]}, "`class_names` must be 3 names"),
+        ({"class_names": "abc"}, "`class_names` must be 3 names"),
+        ({"images": np.zeros((60, 8))}, r"`images` must be of shape \(60, h, w\)"),
+        ({"images": np.zeros((59, 8, 8))}, r"`images` must be of shape \(60, h, w\)"),
+        ({"images": np.full((60, 2, 2), "x")}, "`images` must be an array of numbers"),
+        ({"others": ["report"]}, "`others` must be"),
+        (
+            {"others": CalibrationReport([0], [[1.0, 0.0]], bootstrap=0)},
+            "`other` must be a report",
+        ),
+        ({"mistakes": -1}, "`mistakes` must be"),
+    ],
+)
+def test_bad_arguments(rng, tmp_path, options, match):
+    report = CalibrationReport(*classifier(rng, 60), bootstrap=0)
+    with pytest.raises(ValueError, match=match):
+        report.to_html(tmp_path / "report.html", **options)
+    assert not (tmp_path / "report.html").exists()
+
+
+def luminance(colour):
+    channels = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    linear = np.where(
+        channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4
+    )
+    return linear @ [0.2126, 0.7152, 0.0722]
+
+
+def test_colours_can_be_told_apart(rng, tmp_path):
+    source = page_of(CalibrationReport([0], [[0.9, 0.1]], bootstrap=0), tmp_path).source
+    light, dark = (
+        dict(re.findall(r"--(\w+): (#\w{6});", block))
+        for block in re.findall(r":root \{(.*?)\}", source, re.DOTALL)[:2]
+    )
+    series = [light[f"s{i}"].upper() for i in range(7)]
+    assert series == list(_canvas._COLOURS)
+    for scheme in (light, {**light, **dark}):
+        for text in ("ink", "muted", "link"):
+            for ground in ("paper", "card"):
+                pair = sorted(luminance(scheme[x]) for x in (text, ground))
+                assert (pair[1] + 0.05) / (pair[0] + 0.05) >= 4.5, (text, ground)
