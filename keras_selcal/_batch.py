@@ -1,8 +1,8 @@
 """Labels and predictions of one call, in the one form that the library works on."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import keras
@@ -54,6 +54,18 @@ def spread_weight(weight: Any, shape: tuple[Any, ...], dtype: str) -> Tensor:
     return broadcast_weight(ops.cast(ops.convert_to_tensor(weight), dtype), shape, ops)
 
 
+def combined_weight(y_pred: Tensor, *factors: Any) -> Tensor | None:
+    """Returns the product of sample weights and masks, in the samples' shape, or None
+    where none is given.
+    """
+    weight, shape = None, ops.shape(y_pred)[:-1]
+    for factor in factors:
+        if factor is not None:
+            factor = spread_weight(factor, shape, y_pred.dtype)
+            weight = factor if weight is None else weight * factor
+    return weight
+
+
 def broadcast_weight(weight: Any, shape: tuple[Any, ...], xp: Any) -> Any:
     """Returns what `spread_weight` does, for `xp` `keras.ops` or NumPy."""
     if len(weight.shape) == len(shape) + 1 and weight.shape[-1] == 1:
@@ -68,6 +80,20 @@ def broadcast_weight(weight: Any, shape: tuple[Any, ...], xp: Any) -> Any:
     if len(weight.shape) > 0 and missing:
         weight = xp.reshape(weight, xp.shape(weight) + (1,) * missing)
     return xp.broadcast_to(weight, shape)
+
+
+class cached_property:  # noqa: N801
+    """`functools.cached_property` without the lock that torch.compile cannot trace."""
+
+    def __init__(self, function: Callable[[Any], Tensor]) -> None:
+        self.function = function
+        self.name = function.__name__
+        self.__doc__ = function.__doc__
+
+    def __get__(self, instance: Any, owner: Any) -> Tensor:
+        value = self.function(instance)
+        instance.__dict__[self.name] = value
+        return value
 
 
 @dataclass(frozen=True)

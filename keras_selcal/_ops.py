@@ -33,6 +33,17 @@ def mask_of(x: Any) -> Any:
     return get_keras_mask(x)
 
 
+def segment_sum(values: Tensor, ids: Tensor, num_segments: Any) -> Tensor:
+    """Returns the sums of the rows of `values` (n, ...) that share an id, by id."""
+    if keras.backend.backend() != "torch":
+        return ops.segment_sum(values, ids, num_segments=num_segments)
+    # Keras repeats the ids as often as a tensor says: torch.compile cannot trace that.
+    ids = ops.cast(ids, "int64")
+    ids = ids.reshape(-1, *(1,) * (len(values.shape) - 1)).expand_as(values)
+    zeros = ops.zeros((num_segments, *values.shape[1:]), dtype=values.dtype)
+    return zeros.scatter_add(0, ids, values)
+
+
 def safe_log(x: Tensor) -> Tensor:
     """Returns ln x for x > 0 and a finite number, without gradient, at 0."""
     return ops.log(ops.maximum(x, TINY))
@@ -48,9 +59,9 @@ def top_two(x: Tensor) -> tuple[Tensor, Tensor]:
 
     Two maxima, since XLA's top_k sorts.
     """
-    first = ops.max(x, axis=-1, keepdims=True)
+    first = ops.amax(x, axis=-1, keepdims=True)
     at_first = x == first
-    rest = ops.max(ops.where(at_first, -1e38, x), axis=-1, keepdims=True)
+    rest = ops.amax(ops.where(at_first, -1e38, x), axis=-1, keepdims=True)
     tied = ops.sum(ops.cast(at_first, "int32"), axis=-1, keepdims=True) > 1
     return first, ops.where(tied, first, rest)
 

@@ -209,7 +209,7 @@ def _msp(probabilities: Any, xp: Any = ops) -> Any:
 
 
 def _msp_of_logs(log_p: Tensor) -> Tensor:
-    return ops.exp(ops.max(log_p, axis=-1))
+    return ops.exp(ops.amax(log_p, axis=-1))
 
 
 def _msp_log_odds(log_p: Any, xp: Any) -> Any:

@@ -32,7 +32,8 @@ def value_and_gradient(fn, x, jit=False, dtype="float32"):
         import torch
 
         x = x.detach().clone().requires_grad_()
-        value = fn(x)
+        # `fullgraph` refuses code that breaks the graph, and would be slow compiled.
+        value = (torch.compile(fn, fullgraph=True, backend="eager") if jit else fn)(x)
         if value.requires_grad:
             (gradient,) = torch.autograd.grad(value, x)
         else:

@@ -266,6 +266,7 @@ def test_kde_is_finite_for_a_thousand_sharp_classes():
 @pytest.mark.parametrize("name", CLASSES)
 def test_compiled_equals_eager(name):
     logits, labels = data(N, K)
+    labels = keras.ops.convert_to_tensor(labels)
     loss = CLASSES[name](from_logits=True)
     eager = value_and_gradient(lambda z: loss(labels, z), logits)
     compiled = value_and_gradient(lambda z: loss(labels, z), logits, jit=True)

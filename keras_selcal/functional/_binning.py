@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_selcal._ops import TINY
+from keras_selcal._ops import TINY, segment_sum
 from keras_selcal._validation import check_choice, check_count, refuse
 from keras_selcal.functional._samples import Array
 
@@ -129,10 +129,9 @@ def cell_sums(gap: Any, mass: Any, num_bins: int) -> tuple[Any, Any]:
     # the ends by that number finds all cuts at once.
     below = ops.searchsorted(cuts, ops.reshape(upto, (-1,)), side="left")
     below = ops.minimum(ops.cast(below, "int32"), num_bins)
-    row = np.repeat(np.arange(rows, dtype="int32"), num_cells) * (num_bins + 1)
-    ends = ops.segment_sum(
-        ops.ones_like(below), below + row, num_segments=rows * (num_bins + 1)
-    )
+    row = ops.arange(rows * num_cells, dtype="int32") // num_cells
+    index = below + row * (num_bins + 1)
+    ends = segment_sum(ops.ones_like(below), index, rows * (num_bins + 1))
     before = ops.cumsum(ops.reshape(ends, (rows, num_bins + 1)), axis=-1)
     before = ops.cast(before, "int32")
 

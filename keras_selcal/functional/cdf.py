@@ -3,10 +3,9 @@
 import math
 from typing import Any
 
-import numpy as np
 from keras import ops
 
-from keras_selcal._ops import TINY, Tensor, as_float
+from keras_selcal._ops import TINY, Tensor, as_float, segment_sum
 from keras_selcal._validation import check_count, check_number, refuse
 
 # Nodes per ν for the interpolation of Ĝ: the error of a cubic Hermite interpolant is
@@ -50,7 +49,7 @@ def _cells(u: Tensor, num_cells: int) -> Tensor:
 
 
 def _histogram(cells: Tensor, count: Tensor, num_cells: int) -> Tensor:
-    return ops.segment_sum(count, cells, num_segments=num_cells)
+    return segment_sum(count, cells, num_cells)
 
 
 def unit_quantile(u: Tensor, q: Any, count: Tensor) -> Tensor:
@@ -74,7 +73,7 @@ def unit_quantile(u: Tensor, q: Any, count: Tensor) -> Tensor:
         upto = below + ops.cumsum(histogram)
         before = upto <= rank + 0.5
         chosen = ops.sum(ops.cast(before, "int32"))
-        return chosen, ops.max(ops.where(before, upto, below))
+        return chosen, ops.amax(ops.where(before, upto, below))
 
     cell = _cells(u, _CELLS)
     chosen, below = select(_histogram(cell, count, _CELLS), ops.zeros_like(rank))
@@ -86,9 +85,9 @@ def unit_quantile(u: Tensor, q: Any, count: Tensor) -> Tensor:
     subchosen, _ = select(_histogram(subcell, inside, _CELLS + 1), below)
 
     # The largest stands for its cell: smaller ones differ by less than 2⁻²⁴.
-    lower = ops.max(ops.where((inside > 0) & (subcell == subchosen), u, 0.0))
+    lower = ops.amax(ops.where((inside > 0) & (subcell == subchosen), u, 0.0))
     covered = ops.sum(ops.where(u <= lower, count, 0.0))
-    above = ops.min(ops.where((count > 0) & (u > lower), u, 2.0))
+    above = ops.amin(ops.where((count > 0) & (u > lower), u, 2.0))
     tied = (covered > rank + 1.5) | (above > 1.0)
     upper = ops.where(tied, lower, above)
     return lower + (position - rank) * (upper - lower)
@@ -126,8 +125,7 @@ class SoftCDF:
     def _sigmoids(self, u: Any) -> Tensor:
         """Returns σ((u − c_m)/ν), of shape (..., M)."""
         num_bins = self.shares.shape[0]
-        centers = (np.arange(num_bins) + 0.5) / num_bins
-        centers = ops.convert_to_tensor(centers, dtype=self.shares.dtype)
+        centers = (ops.arange(num_bins, dtype=self.shares.dtype) + 0.5) / num_bins
         return ops.sigmoid((ops.expand_dims(u, -1) - centers) / self.smoothing)
 
     def _direct(self, u: Tensor) -> Tensor:
@@ -135,8 +133,8 @@ class SoftCDF:
 
     def _hermite(self, num_pieces: int) -> Tensor:
         """Returns the coefficients of Ĝ's cubic pieces, lowest power first."""
-        nodes = np.linspace(0.0, 1.0, num_pieces + 1)
-        step = self._sigmoids(ops.convert_to_tensor(nodes, dtype=self.shares.dtype))
+        nodes = ops.arange(num_pieces + 1, dtype=self.shares.dtype) / num_pieces
+        step = self._sigmoids(nodes)
         value = ops.matmul(step, self.shares)
         slope = ops.matmul(step * (1.0 - step), self.shares)
         slope = slope / (self.smoothing * num_pieces)

@@ -228,8 +228,8 @@ class _Marginals(_LeaveOneOut):
                 labels = ops.cast(top == batch.labels, batch.y_pred.dtype)
             else:
                 labels = ops.take_along_axis(batch.labels, top, axis=-1)
-            log_p = ops.max(batch.log_p, axis=-1, keepdims=True)
-            p = ops.max(batch.p, axis=-1, keepdims=True)
+            log_p = ops.amax(batch.log_p, axis=-1, keepdims=True)
+            p = ops.amax(batch.p, axis=-1, keepdims=True)
         else:
             labels, k = batch.labels, batch.num_classes
             if batch.sparse:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from keras import ops
 
-from keras_selcal._ops import Tensor, as_float
+from keras_selcal._ops import Tensor, as_float, segment_sum
 from keras_selcal._validation import (
     check_choice,
     check_count,
@@ -161,12 +161,12 @@ def aurc_weights(
     # Ties form groups, numbered in the order of their score.
     previous = ops.concatenate([ranked[:1], ranked[:-1]])
     group = ops.cumsum(ops.cast(ranked != previous, "int32"))
-    size = ops.segment_sum(ops.take(count, order), group, num_segments=length)
+    size = segment_sum(ops.take(count, order), group, length)
     upto = ops.cumsum(size)
     mean = mean_harmonic if estimator == "harmonic" else _mean_log
     alpha = ops.take(mean(n, upto - size, upto), group)
     # `order` is a permutation: summing into its places undoes the sort.
-    alpha = ops.segment_sum(alpha, order, num_segments=length)
+    alpha = segment_sum(alpha, order, length)
     return ops.reshape(alpha, ops.shape(scores))
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_selcal._batch import Batch, spread_weight
+from keras_selcal._batch import Batch, combined_weight
 from keras_selcal._ops import Tensor, as_float, mask_of
 from keras_selcal._saving import deserialize_if_config, serialize_callable
 from keras_selcal._validation import refuse
@@ -54,29 +54,19 @@ class ClassificationLoss(keras.losses.Loss):
         the values are not multiplied by it.
         """
         y_pred = as_float(y_pred)
-        shape = ops.shape(y_pred)[:-1]
-        if sample_weight is not None:
-            sample_weight = spread_weight(sample_weight, shape, y_pred.dtype)
-        batch = Batch.of(y_true, y_pred, self.from_logits, sample_weight)
-        return ops.reshape(self.sample_losses(batch), shape)
+        weight = combined_weight(y_pred, sample_weight)
+        batch = Batch.of(y_true, y_pred, self.from_logits, weight)
+        return ops.reshape(self.sample_losses(batch), ops.shape(y_pred)[:-1])
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Tensor:
         # Casting loses the mask: read it first.
         mask = mask_of(y_pred)
         y_pred = as_float(y_pred)
-        weight = sample_weight
-        if weight is not None:
-            shape = ops.shape(y_pred)[:-1]
-            weight = spread_weight(weight, shape, y_pred.dtype)
-        scale = weight
-        if mask is not None:
-            shape = ops.shape(y_pred)[:-1]
-            mask = spread_weight(mask, shape, y_pred.dtype)
-            weight = mask if weight is None else mask * weight
-            scale = weight
-            if self.reduction in ("sum_over_batch_size", "mean"):
-                # As Keras does: masked samples leave the mean, weight 0 stays in it.
-                scale = weight / ops.maximum(ops.mean(mask), keras.config.epsilon())
+        weight = scale = combined_weight(y_pred, sample_weight, mask)
+        if mask is not None and self.reduction in ("sum_over_batch_size", "mean"):
+            # As Keras does: masked samples leave the mean, weight 0 stays in it.
+            present = ops.mean(ops.cast(mask, weight.dtype))
+            scale = weight / ops.maximum(present, keras.config.epsilon())
         values = self.call(y_true, y_pred, weight)
         reduce = _Reduction(self.name, self.reduction, values.dtype)
         return ops.cast(reduce(values, values, sample_weight=scale), self.dtype)

@@ -214,7 +214,7 @@ def _largest_below(batch: Batch) -> Tensor:
     nothing = -1e30 if batch.in_logs else 0.0
     if batch.sparse:
         below = ops.where(batch.y_pred < batch.y_pred_y, batch.y_pred, nothing)
-        return ops.max(below, axis=-1, keepdims=True)
+        return ops.amax(below, axis=-1, keepdims=True)
     # Every class in one sort: each takes its predecessor if that is smaller, and of
     # equals all but the first take over what the first has, by a running maximum.
     order = ops.argsort(batch.y_pred, axis=-1)

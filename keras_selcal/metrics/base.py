@@ -7,8 +7,8 @@ import keras
 from keras import ops
 
 from keras_selcal import csf as csfs
-from keras_selcal._batch import Batch, spread_weight
-from keras_selcal._ops import TINY, Tensor, as_float, mask_of
+from keras_selcal._batch import Batch, combined_weight
+from keras_selcal._ops import TINY, Tensor, as_float, mask_of, segment_sum
 from keras_selcal._validation import check_count, refuse
 from keras_selcal.functional._ranking import Ranking
 
@@ -80,12 +80,7 @@ class ClassificationMetric(keras.metrics.Metric):
         # Casting loses the mask: read it first.
         mask = mask_of(y_pred)
         y_pred = ops.stop_gradient(as_float(y_pred))
-        shape = ops.shape(y_pred)[:-1]
-        weight = None
-        for factor in (sample_weight, mask):
-            if factor is not None:
-                factor = spread_weight(factor, shape, y_pred.dtype)
-                weight = factor if weight is None else weight * factor
+        weight = combined_weight(y_pred, sample_weight, mask)
         batch = Batch.of(y_true, y_pred, self.from_logits, weight)
         w = batch.sample_weight
         self.update(batch, ops.ones_like(batch.y_pred[:, 0]) if w is None else w)
@@ -123,7 +118,7 @@ def top_label(batch: Batch) -> tuple[Tensor, Tensor]:
     The mass is NaN where a prediction is, or where a label is no class.
     """
     top = ops.argmax(batch.y_pred, axis=-1)[:, None]
-    largest = ops.max(batch.y_pred, axis=-1)
+    largest = ops.amax(batch.y_pred, axis=-1)
     if batch.sparse:
         valid = (batch.labels >= 0) & (batch.labels < batch.num_classes)
         labels = ops.cast(batch.labels, top.dtype)
@@ -185,7 +180,7 @@ class RankingMetric(ClassificationMetric):
         loss = 1.0 - top_label(batch)[1]
         cells = to_cells(score_log_odds(batch, self.csf), self.num_cells)
         rows = ops.stack([w, w * loss], axis=-1)
-        sums = ops.segment_sum(rows, cells, num_segments=self.num_cells)
+        sums = segment_sum(rows, cells, self.num_cells)
         self.accumulate(self._histogram, sums)
         self.accumulate(self._present, ops.sum(ops.cast(w > 0, w.dtype)))
 

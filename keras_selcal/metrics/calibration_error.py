@@ -8,7 +8,7 @@ from keras.backend import standardize_dtype
 
 from keras_selcal import csf as csfs
 from keras_selcal._batch import Batch
-from keras_selcal._ops import Tensor, safe_log
+from keras_selcal._ops import Tensor, safe_log, segment_sum
 from keras_selcal._saving import serializable
 from keras_selcal._validation import check_choice, check_count, refuse
 from keras_selcal.functional._binning import (
@@ -148,7 +148,7 @@ class ExpectedCalibrationError(_BinnedError):
         else:
             index = self.bins(confidence)
         rows = ops.stack([w, w * (confidence - correct)], axis=-1)
-        sums = ops.segment_sum(rows, index, num_segments=self.size)
+        sums = segment_sum(rows, index, self.size)
         self.accumulate(self._sums, sums)
         self.accumulate(self._present, ops.sum(ops.cast(w > 0, w.dtype)))
 
@@ -239,10 +239,10 @@ class ClasswiseCalibrationError(_BinnedError):
             index = ops.reshape(self.bins(ops.reshape(p, (-1,))), ops.shape(p))
         index = index + ops.arange(k, dtype="int32") * self.size
         w = ops.broadcast_to(w[:, None], ops.shape(p))
-        sums = ops.segment_sum(
+        sums = segment_sum(
             ops.reshape(ops.stack([w, w * gap], axis=-1), (-1, 2)),
             ops.reshape(index, (-1,)),
-            num_segments=k * self.size,
+            k * self.size,
         )
         self.accumulate(self._sums, ops.reshape(sums, (k, self.size, 2)))
         self.accumulate(self._present, ops.sum(ops.cast(w[:, 0] > 0, w.dtype)))
@@ -254,7 +254,7 @@ class ClasswiseCalibrationError(_BinnedError):
         log_p = batch.log_p
         log_odds = log_p - safe_log(-ops.expm1(log_p))
         # Only the largest p can be too close to 1 for its ln p to tell.
-        largest = log_p == ops.max(log_p, axis=-1, keepdims=True)
+        largest = log_p == ops.amax(log_p, axis=-1, keepdims=True)
         return ops.where(largest, score_log_odds(batch, csfs.msp)[:, None], log_odds)
 
     def result_per_class(self) -> Tensor:

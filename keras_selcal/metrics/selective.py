@@ -5,7 +5,7 @@ from typing import Any
 from keras import ops
 
 from keras_selcal._batch import Batch
-from keras_selcal._ops import Tensor
+from keras_selcal._ops import Tensor, segment_sum
 from keras_selcal._saving import serializable
 from keras_selcal._validation import check_number
 from keras_selcal.functional._ranking import Ranking
@@ -118,9 +118,7 @@ class ExcessAURC(RankingMetric):
         place = (1.0 - ops.where(ops.equal(loss, loss), loss, 1.0)) * (_LOSS_CELLS - 1)
         cells = ops.clip(ops.cast(ops.round(place), "int32"), 0, _LOSS_CELLS - 1)
         rows = ops.stack([w, w * loss], axis=-1)
-        self.accumulate(
-            self._losses, ops.segment_sum(rows, cells, num_segments=_LOSS_CELLS)
-        )
+        self.accumulate(self._losses, segment_sum(rows, cells, _LOSS_CELLS))
 
     def result(self) -> Tensor:
         losses = rescaled(self.total(self._losses), self.total(self._present))
