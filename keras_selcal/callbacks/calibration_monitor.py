@@ -109,9 +109,9 @@ class CalibrationMonitor(keras.callbacks.Callback):
     which are held in memory: n·k numbers, and of a data set n labels beside them.
 
     Training takes the same course as without the monitor, to the bit: weights, metrics
-    and the random state of layers are left alone, and nothing is compiled anew. Only a
-    data set that draws from a global generator when it is read can change that;
-    PyTorch's `DataLoader` does, unless it is given a `generator`.
+    and the random state of layers are left alone, and nothing is compiled anew. Only
+    what draws from PyTorch's global generator can change that: a `DataLoader` that is
+    given no `generator`, and on that backend dropout that stays on in predictions.
 
     Args:
         validation_data: as `keras.Model.fit` takes it: (x, y) or
