@@ -1,8 +1,14 @@
 """Fixtures and helpers for all tests."""
 
+import sys
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
+
+# `recipes` is in no wheel. Last, so that the installed keras_selcal is the one tested.
+sys.path.append(str(Path(__file__).parent.parent))
 
 
 @pytest.fixture
