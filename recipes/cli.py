@@ -130,6 +130,21 @@ def _parser() -> argparse.ArgumentParser:
         "--markdown", metavar="FILE", help="write the table to a file, too"
     )
 
+    report = add(
+        "report",
+        _report,
+        "Write a page on the logits of runs, to open in a browser.",
+        epilog="The others are compared with the first run.",
+    )
+    report.add_argument("run", nargs="+", help="folder of a run, or a folder of runs")
+    report.add_argument(
+        "-o", "--output", default="report.html", help="(default: report.html)"
+    )
+    report.add_argument(
+        "--split", choices=("test", "val"), default="test", help="(default: test)"
+    )
+    report.add_argument("--title", help="of the page")
+
     add("list", _list, "Show data sets, models, losses and the paper's settings.")
 
     show = add("show", _show, "Show the configuration of a run, and how it went.")
@@ -226,7 +241,7 @@ def task_of(options: argparse.Namespace) -> tuple[Any, str]:
     return task, run_name(task, marks)
 
 
-# --- evaluate, list, show, quickstart -----------------------------------------------
+# --- evaluate, report, list, show, quickstart ---------------------------------------
 
 
 def _evaluate(options: argparse.Namespace) -> None:
@@ -254,6 +269,15 @@ def _print_tables(
     if file is not None:
         with open(file, "w", encoding="utf-8") as target:
             target.write("\n".join(table.markdown() for table in made))
+
+
+def _report(options: argparse.Namespace) -> None:
+    from recipes.report import write_report
+
+    path = write_report(
+        options.run, options.output, split=options.split, title=options.title
+    )
+    print(f"{path}: open it in a browser")
 
 
 def _list(options: argparse.Namespace) -> None:
