@@ -205,8 +205,13 @@ def task_of(options: argparse.Namespace) -> tuple[Any, str]:
 
     marks = []
     try:
+        asked = dict(change.partition("=")[::2] for change in options.set)
         chosen = settings.settings(
-            options.dataset, options.model, options.loss, csf=options.csf
+            options.dataset,
+            options.model,
+            options.loss,
+            csf=options.csf,
+            weight_gradient=asked.get("loss.weight_gradient", "0"),
         )
         if options.csf is not None and "csf" not in chosen.loss:
             raise RunError(f"`csf` is for the losses au and aurc, not {options.loss}.")

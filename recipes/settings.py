@@ -187,7 +187,7 @@ def settings(
     loss: str,
     *,
     csf: str | None = None,
-    weight_gradient: float = 0.0,
+    weight_gradient: float | str = 0.0,
 ) -> Settings:
     """Returns the paper's settings, or defaults for what is not in the paper.
 
@@ -197,8 +197,9 @@ def settings(
         model: one of `MODELS`.
         loss: one of `LOSSES`.
         csf: confidence score of AURC and AU. Defaults to the paper's, where it is told.
-        weight_gradient: of AU. With 0, ν is the figure printed in the paper; above 0,
-            that figure converted to this library's scale by `paper_smoothing`.
+        weight_gradient: of AU, a number or its text. With 0, ν is the figure printed in
+            the paper; above 0, that figure converted to this library's scale by
+            `paper_smoothing`.
 
     Example:
     >>> settings("cifar100", "resnet50", "dual_focal").loss
@@ -209,6 +210,7 @@ def settings(
     losses.check_name(loss)
     if csf is not None:
         _check("csf", csf, CSFS)
+    weight_gradient = _parse("weight_gradient", str(weight_gradient), float)
     model = ALIASES.get(model, model)
     tuned = TUNED.get((family, model), DEFAULT)
     return dataclasses.replace(
@@ -272,7 +274,7 @@ def _arguments(
             "csf": csf or tuned.csf,
             "coverage": tuned.coverage,
             "smoothing": smoothing,
-            "weight_gradient": float(weight_gradient),
+            "weight_gradient": weight_gradient,
         }
     return {}
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import keras_selcal
-from recipes import losses, settings
+from recipes import cli, losses, settings
 from recipes.settings import override, with_epochs
 
 # Typed from the paper's appendix, row by row in its order of columns.
@@ -96,6 +96,12 @@ def test_smoothing_is_converted_where_weights_have_a_gradient():
             paper["smoothing"] / (high - low)
         )
         assert converted["weight_gradient"] == 1.0
+    command = ["train", "--dataset", "cifar10", "--model", "resnet50", "--loss", "au"]
+    for change, smoothing in (("loss.weight_gradient=1", 0.757), ("epochs=9", 0.1)):
+        task, _ = cli.task_of(cli._parser().parse_args([*command, "--set", change]))
+        assert task.settings.loss["smoothing"] == pytest.approx(smoothing, abs=1e-3)
+    with pytest.raises(ValueError, match="`weight_gradient` must be a number"):
+        settings.settings("cifar10", "resnet50", "au", weight_gradient="all")
 
 
 @pytest.mark.parametrize("loss", settings.LOSSES)
