@@ -20,7 +20,7 @@ from keras_selcal.calibrators import (
     TemperatureScaling,
     VectorScaling,
 )
-from keras_selcal.callbacks import CalibrateAtEnd, CalibrationMonitor
+from keras_selcal.callbacks import CalibrateAtEnd, CalibrationMonitor, LossSchedule
 from keras_selcal.losses import (
     AULoss,
     AURCLoss,
@@ -67,6 +67,7 @@ __all__ = [
     "InverseFocalLoss",
     "IsotonicCalibration",
     "KDECrossentropy",
+    "LossSchedule",
     "MetaAcc",
     "MetaMis",
     "ReweightedLoss",

@@ -1,4 +1,4 @@
-"""What calibrators and selective classifiers do with a Keras model."""
+"""What calibrators, selective classifiers and callbacks do with a Keras model."""
 
 import warnings
 from collections.abc import Iterable
@@ -128,3 +128,23 @@ def batches(dataset: Any) -> Iterable[Any]:
     if isinstance(dataset, keras.utils.PyDataset):
         return (dataset[i] for i in range(len(dataset)))
     return dataset
+
+
+def track(model: keras.Model, metrics: dict[str, keras.metrics.Metric]) -> None:
+    """Makes metrics part of a model's state, and has its steps compiled anew."""
+    # A subclassed model is locked once built, against layers that come too late to be
+    # trained. Keras itself unlocks it to add state.
+    locked = model._tracker.locked
+    model._tracker.unlock()
+    for name, metric in metrics.items():
+        setattr(model, f"tracked_{name}", metric)
+    model._tracker.locked = locked
+    model.train_function = model.test_function = None
+
+
+def untrack(model: keras.Model, metrics: dict[str, keras.metrics.Metric]) -> None:
+    """Undoes `track`."""
+    for name, metric in metrics.items():
+        model._tracker.untrack(metric)
+        delattr(model, f"tracked_{name}")
+    model.train_function = model.test_function = None

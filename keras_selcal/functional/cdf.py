@@ -100,12 +100,10 @@ class SoftCDF:
         u: scores in [0, 1], (n,).
         count: how many copies of each score there are, (n,).
         num_bins: M.
-        smoothing: ν.
+        smoothing: ν, a number or a tensor.
     """
 
-    def __init__(
-        self, u: Tensor, count: Tensor, num_bins: int, smoothing: float
-    ) -> None:
+    def __init__(self, u: Tensor, count: Tensor, num_bins: int, smoothing: Any) -> None:
         count = ops.stop_gradient(count)
         cells = _cells(ops.stop_gradient(u), num_bins)
         # At least 1: a batch that is all padding has no NaN either.
@@ -113,8 +111,12 @@ class SoftCDF:
         self.smoothing = smoothing
         # h_m/n
         self.shares = _histogram(cells, count, num_bins) / self.n
-        nodes = max(64, math.ceil(_NODES_PER_SMOOTHING / smoothing))
-        self.pieces: Tensor = None if nodes > _MOST_NODES else self._hermite(nodes)
+        # The number of nodes is a shape, and cannot depend on a tensor's value.
+        self.pieces: Tensor = None
+        if isinstance(smoothing, float):
+            nodes = max(64, math.ceil(_NODES_PER_SMOOTHING / smoothing))
+            if nodes <= _MOST_NODES:
+                self.pieces = self._hermite(nodes)
 
     def __call__(self, u: Tensor) -> Tensor:
         cdf = self._direct(u) if self.pieces is None else self._interpolated(u)

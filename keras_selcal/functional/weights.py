@@ -95,8 +95,29 @@ def au_weights(
     """
     coverage, threshold = check_region(coverage, threshold)
     num_bins, smoothing = check_cdf_arguments(num_bins, smoothing)
-    support = check_support(support)
-    scores = as_float(scores)
+    return region_weights(
+        as_float(scores),
+        coverage,
+        threshold,
+        num_bins,
+        smoothing,
+        check_support(support),
+        sample_weight,
+    )
+
+
+def region_weights(
+    scores: Tensor,
+    coverage: Any,
+    threshold: float | None,
+    num_bins: int,
+    smoothing: Any,
+    support: tuple[float, float],
+    sample_weight: Any | None,
+) -> Tensor:
+    """Returns what `au_weights` does for checked arguments, of which coverage and
+    smoothing may be tensors.
+    """
     count = ops.reshape(count_weights(scores, sample_weight), (-1,))
     u = ops.reshape(to_unit(scores, support), (-1,))
     if threshold is None:

@@ -10,12 +10,12 @@ from keras_selcal import csf as csf_module
 from keras_selcal._batch import Batch
 from keras_selcal._ops import Tensor
 from keras_selcal._saving import serializable
-from keras_selcal._validation import check_number
+from keras_selcal._validation import check_number, refuse
 from keras_selcal.functional.cdf import check_cdf_arguments
 from keras_selcal.functional.weights import (
     DEFAULT_COVERAGE,
-    au_weights,
     check_region,
+    region_weights,
 )
 from keras_selcal.losses.base import ReweightedLoss
 
@@ -93,6 +93,8 @@ class AULoss(ReweightedLoss):
       Focal Loss, Eq. auloss
     """
 
+    schedulable = ("strength", "weight_gradient", "smoothing", "coverage")
+
     def __init__(
         self,
         csf: Any = "msp",
@@ -111,34 +113,53 @@ class AULoss(ReweightedLoss):
         self.csf = csf_module.get(csf)
         self.coverage, self.threshold = check_region(coverage, threshold)
         self.num_bins, self.smoothing = check_cdf_arguments(num_bins, smoothing)
-        self.weight_gradient = check_number(
-            "weight_gradient", weight_gradient, "a number in [0, 1]", least=0, most=1
-        )
+        self.weight_gradient = self.check("weight_gradient", weight_gradient)
+        self._num_classes: int | None = None
         self._warned = False
+
+    def check(self, name: str, value: Any) -> float:
+        if name == "smoothing":
+            return check_cdf_arguments(self.num_bins, value)[1]
+        if name == "coverage":
+            if self.threshold is not None:
+                refuse("threshold", self.threshold, "None where `coverage` moves")
+            return check_number(name, value, "a number in (0, 1]", above=0, most=1)
+        return super().check(name, value)
+
+    def assign(self, name: str, value: float) -> None:
+        super().assign(name, value)
+        self._warn_of_drag()
 
     def weights(self, batch: Batch) -> Tensor:
         """Returns β, (n,)."""
-        self._warn_of_drag(batch.num_classes)
-        w = self.weight_gradient
+        self._num_classes = batch.num_classes
+        self._warn_of_drag()
+        w = self.current("weight_gradient")
+        constant = isinstance(w, float)
         scores = batch.scores(self.csf)
-        beta = au_weights(
-            scores if w else ops.stop_gradient(scores),
-            self.coverage,
+        beta = region_weights(
+            ops.stop_gradient(scores) if constant and w == 0 else scores,
+            self.current("coverage"),
             self.threshold,
             self.num_bins,
-            self.smoothing,
+            self.current("smoothing"),
             self.csf.support(batch.num_classes),
             batch.sample_weight,
         )
-        return beta if w in (0, 1) else w * beta + (1 - w) * ops.stop_gradient(beta)
+        if constant and w in (0, 1):
+            return beta
+        return w * beta + (1.0 - w) * ops.stop_gradient(beta)
 
-    def _warn_of_drag(self, num_classes: int) -> None:
-        d = drag(self.weight_gradient, self.smoothing, num_classes)
-        if d > _MOST_DRAG and not self._warned:
+    def _warn_of_drag(self) -> None:
+        k = self._num_classes
+        if k is None or self._warned:
+            return
+        d = drag(self.weight_gradient, self.smoothing, k)
+        if d > _MOST_DRAG:
             self._warned = True
             warnings.warn(
                 f"AULoss with weight_gradient w={self.weight_gradient:g} and smoothing "
-                f"ν={self.smoothing:g} has a drag of D={d:.2g} at k={num_classes} "
+                f"ν={self.smoothing:g} has a drag of D={d:.2g} at k={k} "
                 f"classes (above {_MOST_DRAG:g}): the network may learn slowly or not "
                 "at all. Lower `weight_gradient` or raise `smoothing`.",
                 stacklevel=2,

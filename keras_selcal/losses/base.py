@@ -8,7 +8,7 @@ from keras import ops
 from keras_selcal._batch import Batch, combined_weight
 from keras_selcal._ops import Tensor, as_float, mask_of
 from keras_selcal._saving import deserialize_if_config, serialize_callable
-from keras_selcal._validation import refuse
+from keras_selcal._validation import check_number, refuse
 
 
 class _Reduction(keras.losses.Loss):
@@ -65,7 +65,7 @@ class ClassificationLoss(keras.losses.Loss):
         weight = scale = combined_weight(y_pred, sample_weight, mask)
         if mask is not None and self.reduction in ("sum_over_batch_size", "mean"):
             # As Keras does: masked samples leave the mean, weight 0 stays in it.
-            present = ops.mean(ops.cast(mask, weight.dtype))
+            present = ops.mean(ops.cast(mask, y_pred.dtype))
             scale = weight / ops.maximum(present, keras.config.epsilon())
         values = self.call(y_true, y_pred, weight)
         reduce = _Reduction(self.name, self.reduction, values.dtype)
@@ -130,6 +130,11 @@ class ReweightedLoss(ClassificationLoss):
         dtype: dtype of the result. Defaults to `keras.config.floatx()`.
     """
 
+    # What a `keras_selcal.callbacks.LossSchedule` may move while a model trains.
+    schedulable: tuple[str, ...] = ("strength",)
+    # Share of the reweighting: 0 is the base loss, 1 the reweighted one.
+    strength: float = 1.0
+
     def __init__(
         self,
         base_loss: Any = "crossentropy",
@@ -143,6 +148,26 @@ class ReweightedLoss(ClassificationLoss):
         if not callable(self.base_loss) and self.base_loss not in BASE_LOSSES:
             listed = ", ".join(repr(known) for known in BASE_LOSSES)
             refuse("base_loss", base_loss, f"one of {listed}, a loss or a function")
+        self.variables: dict[str, Any] = {}
+
+    def check(self, name: str, value: Any) -> float:
+        """Returns the checked value of a hyperparameter that can be scheduled."""
+        if name not in self.schedulable:
+            listed = ", ".join(repr(known) for known in self.schedulable)
+            refuse("name", name, f"what {type(self).__name__} can schedule: {listed}")
+        return check_number(name, value, "a number in [0, 1]", least=0, most=1)
+
+    def assign(self, name: str, value: float) -> None:
+        """Gives a hyperparameter a new value, and the variable that stands for it."""
+        setattr(self, name, self.check(name, value))
+        if name in self.variables:
+            self.variables[name].assign(getattr(self, name))
+
+    def current(self, name: str) -> Any:
+        """Returns a hyperparameter: a number, or a tensor where a schedule moves it."""
+        if name in self.variables:
+            return ops.convert_to_tensor(self.variables[name])
+        return getattr(self, name)
 
     def weights(self, batch: Batch) -> Tensor:
         """Returns the weight of each sample: (n,), or the shape of `batch.p_y`."""
@@ -170,6 +195,9 @@ class ReweightedLoss(ClassificationLoss):
 
     def sample_losses(self, batch: Batch) -> Tensor:
         weights, losses = self.weights(batch), self.base_losses(batch)
+        strength = self.current("strength")
+        if not isinstance(strength, float) or strength != 1.0:
+            weights = 1.0 + strength * (weights - 1.0)
         if len(weights.shape) == 1 and len(losses.shape) == 2:
             weights = ops.expand_dims(weights, -1)
         if len(losses.shape) == 1 and len(weights.shape) == 2:

@@ -1,0 +1,143 @@
+"""Schedules of the losses' hyperparameters: values, one compilation, tidy endings."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_selcal import AULoss, FocalLoss
+from keras_selcal.callbacks import LossSchedule
+
+N, K = 24, 5
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(N, 3)).astype("float32")
+Y = RNG.integers(0, K, N)
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(K)
+
+    def call(self, x):
+        return self.dense(x)
+
+
+def model_of(loss, subclassed=False, jit_compile="auto", rate=0.5):
+    keras.utils.set_random_seed(0)
+    model = Subclassed() if subclassed else keras.Sequential([keras.layers.Dense(K)])
+    model.compile(keras.optimizers.SGD(rate), loss, jit_compile=jit_compile)
+    return model
+
+
+def fit(model, epochs, *callbacks):
+    arguments = {"batch_size": N, "shuffle": False, "verbose": 0}
+    return model.fit(X, Y, epochs=epochs, callbacks=callbacks, **arguments).history
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("strength", (0.0, 0.5, 1.0)),
+        ("weight_gradient", (0.0, 0.25, 1.0)),
+        ("smoothing", (1.0, 0.5, 0.02)),
+        ("coverage", (0.3, 0.75, 1.0)),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:AULoss with weight_gradient")
+def test_each_epoch_trains_with_its_value(name, values):
+    scheduled = model_of(AULoss(from_logits=True))
+    history = fit(scheduled, 3, LossSchedule(**{name: values.__getitem__}))
+    np.testing.assert_allclose(history[name], values, rtol=1e-6)
+
+    # The same epochs, one model for each value, weights handed on.
+    weights = None
+    for epoch, value in enumerate(values):
+        loss = AULoss(from_logits=True)
+        loss.assign(name, value)
+        model = model_of(loss)
+        model.build(X.shape)
+        if weights:
+            model.set_weights(weights)
+        alone = fit(model, 1)
+        weights = model.get_weights()
+        assert history["loss"][epoch] == pytest.approx(alone["loss"][0], rel=1e-5)
+    for mine, theirs in zip(scheduled.get_weights(), weights, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("subclassed", [False, True])
+def test_compiled_once(subclassed, tmp_path):
+    traces = []
+
+    class Counted(AULoss):
+        def weights(self, batch):
+            if keras.backend.backend() != "torch":
+                traces.append(self.strength)
+            return super().weights(batch)
+
+    jit_compile = keras.backend.backend() != "torch"
+    model = model_of(Counted(from_logits=True), subclassed, jit_compile)
+    schedule = LossSchedule(strength=[(0, 0.0), (4, 1.0)], coverage=lambda _: 0.5)
+    model.predict(X, verbose=0)
+    before = len(traces)
+    history = fit(model, 2, schedule)
+    once = len(traces)
+    assert once - before <= 3
+    history = fit(model, 6, schedule)
+    # Six epochs cost the traces that two did.
+    assert len(traces) - once <= once - before
+    np.testing.assert_allclose(history["strength"], [0, 0.25, 0.5, 0.75, 1, 1])
+    assert model.loss.variables == {}
+    assert "strength" not in [metric.name for metric in model.metrics]
+    assert set(fit(model, 1)) == {"loss"}
+
+
+def test_values_end_in_the_config_and_the_file(tmp_path):
+    model = model_of(AULoss(from_logits=True))
+    fit(model, 2, LossSchedule(coverage=[(0, 0.5), (1, 0.9)]))
+    assert model.loss.coverage == 0.9
+    model.save(tmp_path / "m.keras")
+    assert keras.saving.load_model(tmp_path / "m.keras").loss.coverage == 0.9
+
+
+def test_strength_zero_is_the_base_loss():
+    logits = ops.convert_to_tensor(RNG.normal(size=(N, K)).astype("float32"))
+    focal = FocalLoss(gamma=3.0, from_logits=True)
+    focal.assign("strength", 0.0)
+    theirs = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    assert float(focal(Y, logits)) == pytest.approx(float(theirs(Y, logits)), rel=1e-6)
+
+
+def test_a_drag_that_rises_warns():
+    schedule = LossSchedule(weight_gradient=[(0, 0.0), (1, 1.0)])
+    with pytest.warns(UserWarning, match="drag of D="):
+        fit(model_of(AULoss(from_logits=True)), 2, schedule)
+
+
+@pytest.mark.parametrize(
+    ("schedules", "words"),
+    [
+        ({}, "`schedules`"),
+        ({"strength": 3}, "`strength` must be a function"),
+        ({"strength": [(3, 0.0), (1, 1.0)]}, "by rising epoch"),
+        ({"gamma": lambda epoch: 1.0}, "can schedule: 'strength'"),
+        (
+            {"coverage": [(0, 0.5), (3, 1.5)]},
+            r"`coverage` must be a number in \(0, 1\]",
+        ),
+        ({"smoothing": [(0, 0.5), (3, 0.0)]}, "`smoothing`"),
+    ],
+)
+def test_bad_schedules(schedules, words):
+    with pytest.raises(ValueError, match=words):
+        fit(model_of(AULoss(from_logits=True)), 5, LossSchedule(**schedules))
+
+
+def test_bad_losses():
+    schedule = LossSchedule(strength=[(0, 0.0)])
+    with pytest.raises(ValueError, match=r"model\.loss"):
+        fit(model_of("sparse_categorical_crossentropy"), 1, schedule)
+    model = model_of(AULoss(threshold=0.5, from_logits=True))
+    with pytest.raises(ValueError, match="`threshold`"):
+        fit(model, 1, LossSchedule(coverage=[(0, 0.5)]))
