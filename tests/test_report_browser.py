@@ -94,13 +94,14 @@ def look(browser, path, width=1200, scheme="light"):
     browser.get(path.as_uri())
 
 
+FIGURES = """() => [...document.querySelectorAll(".chosen")].map(model =>
+    Object.fromEntries([...model.querySelectorAll("[data-field]")].map(
+    cell => [cell.dataset.field, cell.innerText])))"""
+
+
 def figures(browser):
     """Returns what the page shows of each model."""
-    return browser.execute_script(
-        """return [...document.querySelectorAll(".chosen")].map(model =>
-        Object.fromEntries([...model.querySelectorAll("[data-field]")].map(
-        cell => [cell.dataset.field, cell.innerText])))"""
-    )
+    return browser.execute_script(f"return ({FIGURES})()")
 
 
 def marks(browser):
@@ -175,25 +176,32 @@ def test_keyboard_moves_the_slider_and_the_numbers_follow(browser, pages, data):
         assert not browser.get_log("browser")
 
 
-def test_mark_stands_on_the_curve(browser, pages, data):
-    look(browser, pages["one"])
-    off = browser.execute_script(
+def test_every_stop_shows_its_numbers_and_marks_the_curve(browser, pages, data):
+    y, p, rounded = data
+    look(browser, pages["two"])
+    shown, off = browser.execute_script(
         """const slider = document.getElementById("coverage");
-        const curve = document.querySelector("path.curve[d*=' ']");
+        const curve = document.querySelector("#abstain figure > svg path.curve");
         const points = [...Array(2001).keys()].map(
           i => curve.getPointAtLength(i / 2000 * curve.getTotalLength()));
-        let worst = 0;
-        for (let i = 10; i <= slider.max; i++) {
+        const shown = [], off = [];
+        for (let i = 0; i <= slider.max; i++) {
           slider.value = i;
           slider.dispatchEvent(new Event("input"));
+          shown.push(("""
+        + FIGURES
+        + """)());
           const mark = document.querySelector(".mark circle");
           const [x, y] = [mark.cx.baseVal.value, mark.cy.baseVal.value];
-          worst = Math.max(worst, Math.min(
-            ...points.map(p => Math.hypot(p.x - x, p.y - y))));
+          off.push(Math.min(...points.map(p => Math.hypot(p.x - x, p.y - y))));
         }
-        return worst;"""
+        return [shown, off];"""
     )
-    assert off < 1
+    counts = [(check(one, y, p), check(two, y, rounded)) for one, two in shown]
+    assert [count for count, _ in counts] == list(range(1, 151))
+    assert all(one <= two for one, two in counts)
+    # Above the axis, where the surest few may be, a mark stands at its end.
+    assert max(off[10:]) < 1
 
 
 @pytest.mark.parametrize("name", ["one", "two"])

@@ -193,6 +193,10 @@ def test_chance_explains_what_it_should(rng):
         samples = Samples.of(y, p, False, None)
         suspected += functional.ece(y, p) > words.chance_ece(samples, 15, 0.95, seed)
     assert 0 < suspected <= 10
+    report = CalibrationReport(*classifier(rng, 2000, 3, 1.25), bootstrap=0)
+    chance = words.chance_ece(report._samples, 15, 0.95, report.seed)
+    assert 1 < report["ece"].value / chance < 2
+    assert "too sure" in words.glance(report)[1].answer
     few = CalibrationReport(*classifier(rng, 20), bootstrap=0)
     assert words.glance(few)[1].answer == "Too few cases to tell"
 
