@@ -71,6 +71,7 @@ class Run:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
         self._checkpoints = self.folder / "checkpoint"
+        self._kept_best: int | None = None
 
     @property
     def name(self) -> str:
@@ -231,9 +232,10 @@ class Run:
         with _told(self._checkpoints):
             self._checkpoints.mkdir(exist_ok=True)
         best = self._best(state.best_epoch)
-        if state.best is not None and not best.exists():
+        if state.best is not None and state.best_epoch != self._kept_best:
             with self._writing(best) as path:
                 np.savez(path, *state.best)
+            self._kept_best = state.best_epoch
         meta = {
             "epoch": state.epoch,
             "best_epoch": state.best_epoch,
@@ -256,6 +258,7 @@ class Run:
         if state.best_epoch is not None:
             with _read_npz(self._best(state.best_epoch)) as arrays:
                 state.best = _numbered(arrays)
+        self._kept_best = state.best_epoch
         return state
 
     def _best(self, epoch: int | None) -> Path:

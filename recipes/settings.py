@@ -150,13 +150,17 @@ _SMALL = Settings(
     warmup_epochs=6,
 )
 
+# 640 noisy images are soon known by heart, and 160 validate: while the rate is high,
+# their loss is chance, so that the checkpoint is chosen in the second half.
+_DIGITS = dataclasses.replace(_SMALL, batch_size=64, epochs=60, warmup_epochs=30)
+
 # "Experimental Setup" in the appendix. Data sets that are not in the paper have a tenth
 # of the images or less: small batches, few epochs.
 TRAINING = {
     "cifar10": _CIFAR10,
     "cifar100": dataclasses.replace(_CIFAR10, epochs=250),
     "tiny-imagenet": _TINY_IMAGENET,
-    "digits": _SMALL,
+    "digits": _DIGITS,
     "folder": _SMALL,
 }
 

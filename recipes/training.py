@@ -121,7 +121,9 @@ def run_name(task: Task, marks: Sequence[str] = ()) -> str:
 
 def load_data(task: Task) -> data.Dataset:
     """Returns the data set of a task, or the subset of it that is asked for."""
-    options = {} if task.label_noise is None else {"label_noise": task.label_noise}
+    options: dict[str, Any] = {}
+    if task.label_noise is not None:
+        options["label_noise"] = task.label_noise
     dataset = data.load(
         task.dataset, task.data_dir, image_size=task.settings.image_size, **options
     )
@@ -360,8 +362,8 @@ def _digests(dataset: data.Dataset) -> dict[str, Any]:
         "preprocessing": dataclasses.asdict(dataset.preprocessing)
     }
     for name, split in splits.items():
-        digest = hashlib.sha256(np.ascontiguousarray(split.x))
-        digest.update(np.ascontiguousarray(split.y))
+        digest = hashlib.sha256(np.ascontiguousarray(split.x).data)
+        digest.update(np.ascontiguousarray(split.y).data)
         digests[name] = {"samples": len(split.y), "sha256": digest.hexdigest()}
     return digests
 

@@ -234,4 +234,4 @@ def test_rows_show_the_tables():
     row = shown["cifar100", "preresnet56"]
     values = [row[f"{letter} AU"] for letter in "κν"]
     assert [row["γ Dual"], row["γ Inv. FL"], *values] == ["4.5", "1", "0.92", "0.01"]
-    assert shown["digits", "others"]["epochs"] == "30"
+    assert shown["digits", "others"]["epochs"] == "60"
