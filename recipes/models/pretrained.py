@@ -75,25 +75,18 @@ def load_pretrained(model: keras.Model, path: str | Path) -> None:
         model: a model from `recipes.models.build`.
         path: the file.
     """
-    state = _canonical(read(path))
-    variables = _variables(model)
+    found = read(path)
+    state, variables = _canonical(found), _variables(model)
     headless = _drop_other_head(state, variables)
-
-    problems = [f"not in the file: {name}" for name in variables.keys() - state.keys()]
-    problems += [
-        f"not in the model: {name}" for name in state.keys() - variables.keys()
-    ]
-    for name in variables.keys() & state.keys():
+    for name in state.keys() & variables.keys():
         state[name] = _keras_layout(state[name], variables[name])
-        found, wanted = state[name].shape, tuple(variables[name].shape)
-        if found != wanted:
-            problems.append(f"of another shape: {name}, {found} instead of {wanted}")
-    if problems:
-        listed = "\n  ".join(sorted(problems))
-        raise ValueError(f"{path} does not fit the model:\n  {listed}")
+    if problems := _problems(state, variables):
+        raise ValueError(f"{path} does not fit the model:\n  " + "\n  ".join(problems))
 
     for name, variable in variables.items():
         variable.assign(state[name])
+    if any(name.endswith("embeddings.cls_token") for name in found):
+        _set_epsilon(model, 1e-12)  # of Hugging Face's ViT; timm's has 1e-6
     if headless:
         print(f"{path}: {headless}; the model's head keeps its initial weights.")
 
@@ -127,8 +120,12 @@ def _read_torch(path: Path) -> State:
             f"{path.with_suffix('.safetensors')}"
         ) from error
     state = torch.load(path, map_location="cpu", weights_only=True)
-    while wrapped := {"state_dict", "model"} & state.keys():
-        state = state[wrapped.pop()]
+    for wrapper in ("state_dict", "model", "net"):
+        if isinstance(state, dict) and isinstance(state.get(wrapper), dict):
+            state = state[wrapper]
+    tensors = isinstance(state, dict) and map(torch.is_tensor, state.values())
+    if not tensors or not all(tensors):
+        raise ValueError(f"{path} does not hold a state dict, a dict of tensors")
     return {
         name: np.array(value.float() if value.is_floating_point() else value)
         for name, value in state.items()
@@ -218,11 +215,30 @@ def _drop_other_head(state: State, variables: dict[str, Any]) -> str | None:
     return f"the file's head is for {len(theirs)} classes, not {mine}"
 
 
+def _problems(state: State, variables: dict[str, Any]) -> list[str]:
+    """Returns what keeps the weights from the model, a line for each."""
+    lines = []
+    for name in sorted(state.keys() | variables.keys()):
+        if name not in state:
+            lines.append(f"{name} is not in the file")
+        elif name not in variables:
+            lines.append(f"{name} is not in the model")
+        elif state[name].shape != (shape := tuple(variables[name].shape)):
+            lines.append(f"{name} has shape {state[name].shape} instead of {shape}")
+    return lines
+
+
+def _set_epsilon(model: keras.Model, epsilon: float) -> None:
+    for layer in model.layers:
+        if isinstance(layer, keras.layers.LayerNormalization):
+            layer.epsilon = epsilon
+
+
 def _keras_layout(value: np.ndarray, variable: Any) -> np.ndarray:
     """Moves the channels, which PyTorch has first, to the end."""
     if variable.name != "kernel":
         return value
-    return value.transpose((2, 3, 1, 0) if value.ndim == 4 else None)
+    return value.transpose((2, 3, 1, 0)) if value.ndim == 4 else value.T
 
 
 def main(arguments: list[str]) -> None:

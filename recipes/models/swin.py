@@ -34,7 +34,8 @@ def swin(
 
     Args:
         num_classes: the number of logits.
-        input_shape: (height, width, channels).
+        input_shape: (height, width, channels), square, a whole number of windows in
+            every stage.
         patch: pixels of a patch's side.
         width: features of a token in the first stage.
         depths: the number of blocks in each stage.
@@ -70,18 +71,16 @@ def _check_shape(
     input_shape: tuple[int, int, int], patch: int, window: int, stages: int
 ) -> None:
     """Every stage must be one window, or a whole number of them."""
-    grid = np.array(input_shape[:2])
-    fits = not any(grid % patch)
-    grid = grid // patch
+    grid, rest = divmod(input_shape[0], patch)
+    fits = not rest and input_shape[0] == input_shape[1]
     for stage in range(stages):
-        fits = fits and (min(grid) <= window or not any(grid % window))
-        fits = fits and (min(grid) > window or grid[0] == grid[1])
+        fits = fits and (grid <= window or grid % window == 0)
         if stage < stages - 1:
-            fits = fits and not any(grid % 2)
-            grid = grid // 2
-    if not fits:
+            grid, rest = divmod(grid, 2)
+            fits = fits and not rest
+    if not fits or not grid:
         side = patch * window * 2 ** (stages - 1)
-        allowed = f"(h, w, c) that windows tile, such as ({side}, {side}, 3)"
+        allowed = f"square, and tiled by windows, such as ({side}, {side}, 3)"
         refuse("input_shape", input_shape, allowed)
 
 
@@ -146,10 +145,9 @@ class WindowAttention(layers.Layer):
 
     def build(self, input_shape: tuple[int, ...]) -> None:
         """Makes the biases, and what the grid decides."""
-        self._grid = input_shape[1:3]
-        whole = min(self._grid) <= self.window
-        self._side = min(self._grid) if whole else self.window
-        self._roll = 0 if whole else self.shift
+        self._grid = input_shape[1]
+        self._side = min(self._grid, self.window)
+        self._roll = self.shift if self._grid > self.window else 0
         self._positions = _relative_positions(self._side)
         self._mask = _mask(self._grid, self._side, self._roll) if self._roll else None
         self.relative_position_bias_table = self.add_weight(
@@ -159,17 +157,17 @@ class WindowAttention(layers.Layer):
         )
 
     def call(self, qkv: Tensor) -> Tensor:
-        """Queries, keys and values side by side (n, height, width, 3·features)."""
-        (height, length), side = self._grid, self._side
-        rows, columns, tokens = height // side, length // side, side * side
+        """Queries, keys and values side by side (n, grid, grid, 3·width)."""
+        grid, side = self._grid, self._side
+        windows, tokens = grid // side, side * side
         width = qkv.shape[-1] // 3
         features = width // self.heads
 
         if self._roll:
             qkv = ops.roll(qkv, (-self._roll, -self._roll), axis=(1, 2))
-        x = ops.reshape(qkv, (-1, rows, side, columns, side * 3 * width))
+        x = ops.reshape(qkv, (-1, windows, side, windows, side * 3 * width))
         x = ops.transpose(x, (0, 1, 3, 2, 4))
-        x = ops.reshape(x, (-1, rows * columns, tokens, 3, self.heads, features))
+        x = ops.reshape(x, (-1, windows**2, tokens, 3, self.heads, features))
         q, k, v = x[:, :, :, 0], x[:, :, :, 1], x[:, :, :, 2]
 
         scores = ops.einsum("nwqhd,nwkhd->nwhqk", q * features**-0.5, k)
@@ -178,9 +176,9 @@ class WindowAttention(layers.Layer):
         weights = ops.cast(ops.softmax(scores), v.dtype)
         x = ops.einsum("nwhqk,nwkhd->nwqhd", weights, v)
 
-        x = ops.reshape(x, (-1, rows, columns, side, side * width))
+        x = ops.reshape(x, (-1, windows, windows, side, side * width))
         x = ops.transpose(x, (0, 1, 3, 2, 4))
-        x = ops.reshape(x, (-1, height, length, width))
+        x = ops.reshape(x, (-1, grid, grid, width))
         if self._roll:
             x = ops.roll(x, (self._roll, self._roll), axis=(1, 2))
         return x
@@ -190,7 +188,7 @@ class WindowAttention(layers.Layer):
         table = ops.cast(self.relative_position_bias_table, "float32")
         bias = ops.take(table, self._positions, axis=0)
         bias = ops.transpose(bias, (2, 0, 1))[None]
-        return bias if self._mask is None else bias + self._mask
+        return bias if self._mask is None else ops.add(bias, self._mask)
 
     def compute_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
         return (*input_shape[:-1], input_shape[-1] // 3)
@@ -212,13 +210,12 @@ def _relative_positions(side: int) -> np.ndarray:
     return (rows * (2 * side - 1) + columns).astype("int32")
 
 
-def _mask(grid: tuple[int, int], side: int, shift: int) -> np.ndarray:
+def _mask(grid: int, side: int, shift: int) -> np.ndarray:
     """M, (windows, 1, tokens, tokens)."""
     # The parts of the rolled grid: before the last window, and that window's two ends.
-    rows, columns = (np.digitize(np.arange(n), (n - side, n - shift)) for n in grid)
-    parts = 3 * rows[:, None] + columns
-    parts = parts.reshape(grid[0] // side, side, grid[1] // side, side)
+    part = np.digitize(np.arange(grid), (grid - side, grid - shift))
+    parts = 3 * part[:, None] + part
+    parts = parts.reshape(grid // side, side, grid // side, side)
     parts = parts.swapaxes(1, 2).reshape(-1, 1, side * side)
-    return np.where(parts != parts.swapaxes(1, 2), -100.0, 0.0).astype("float32")[
-        :, None
-    ]
+    apart = parts != parts.swapaxes(1, 2)
+    return np.where(apart, -100.0, 0.0).astype("float32")[:, None]
