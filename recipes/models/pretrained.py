@@ -1,11 +1,6 @@
-"""Weights of PyTorch networks, put into the Keras networks of the same architecture.
-
-`python -m recipes.models.pretrained FILE.pth FILE.safetensors` copies a file that only
-torch can read into one that is read without it.
-"""
+"""Weights of PyTorch networks, put into the Keras networks of the same architecture."""
 
 import re
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -71,6 +66,8 @@ def load_pretrained(model: keras.Model, path: str | Path) -> None:
     | `.npz`                       | NumPy                  |
     | `.pth`, `.pt`, `.th`, `.bin` | torch                  |
 
+    `python -m recipes.models.convert` copies the last to the first.
+
     Args:
         model: a model from `recipes.models.build`.
         path: the file.
@@ -107,7 +104,7 @@ def _read_npz(path: Path) -> State:
 
 
 def _read_safetensors(path: Path) -> State:
-    return dict(_safetensors().load_file(path))
+    return dict(safetensors().load_file(path))
 
 
 def _read_torch(path: Path) -> State:
@@ -116,7 +113,7 @@ def _read_torch(path: Path) -> State:
     except ImportError as error:
         raise ImportError(
             f"{path} can be read by torch only. Where that is installed, run\n"
-            f"  python -m recipes.models.pretrained {path} "
+            f"  python -m recipes.models.convert {path} "
             f"{path.with_suffix('.safetensors')}"
         ) from error
     state = torch.load(path, map_location="cpu", weights_only=True)
@@ -127,7 +124,7 @@ def _read_torch(path: Path) -> State:
     if not tensors or not all(tensors):
         raise ValueError(f"{path} does not hold a state dict, a dict of tensors")
     return {
-        name: np.array(value.float() if value.is_floating_point() else value)
+        name: (value.float() if value.is_floating_point() else value).detach().numpy()
         for name, value in state.items()
     }
 
@@ -142,15 +139,16 @@ _READERS: dict[str, Callable[[Path], State]] = {
 }
 
 
-def _safetensors() -> Any:
+def safetensors() -> Any:
+    """Returns the module `safetensors.numpy`, or says how to install it."""
     try:
-        import safetensors.numpy
+        from safetensors import numpy
     except ImportError as error:
         raise ImportError(
             "`.safetensors` files need the package safetensors: "
             'pip install "keras-selcal[recipes]"'
         ) from error
-    return safetensors.numpy
+    return numpy
 
 
 def _canonical(state: Mapping[str, np.ndarray]) -> State:
@@ -239,15 +237,3 @@ def _keras_layout(value: np.ndarray, variable: Any) -> np.ndarray:
     if variable.name != "kernel":
         return value
     return value.transpose((2, 3, 1, 0)) if value.ndim == 4 else value.T
-
-
-def main(arguments: list[str]) -> None:
-    """Copies a state dict file to a .safetensors file."""
-    if len(arguments) != 2 or not arguments[1].endswith(".safetensors"):
-        sys.exit("usage: python -m recipes.models.pretrained FILE FILE.safetensors")
-    source, destination = arguments
-    _safetensors().save_file(read(source), destination)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

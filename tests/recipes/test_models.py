@@ -14,7 +14,7 @@ from real_data import find, load
 
 from keras_selcal import functional
 from recipes import models
-from recipes.models import pretrained
+from recipes.models import convert, pretrained
 from recipes.models.preresnet import preresnet
 from recipes.models.resnet import bottleneck_resnet, cifar_resnet
 from recipes.models.swin import swin
@@ -223,13 +223,13 @@ def test_copies_to_safetensors(weights, tmp_path):
         source = tmp_path / "weights.th"
         tensors = {name: torch.tensor(value) for name, value in state.items()}
         torch.save({"epoch": 3, "state_dict": tensors}, source)
-    pretrained.main([str(source), str(copy)])
+    convert.main([str(source), str(copy)])
     read = pretrained.read(copy)
     assert read.keys() == state.keys()
     for name, value in state.items():
         np.testing.assert_array_equal(read[name], value)
     with pytest.raises(SystemExit, match="usage"):
-        pretrained.main([str(source)])
+        convert.main([str(source)])
 
 
 def test_says_what_to_install(monkeypatch, tmp_path):
@@ -237,7 +237,7 @@ def test_says_what_to_install(monkeypatch, tmp_path):
     (tmp_path / "weights.safetensors").touch()
     for missing in ("torch", "safetensors", "safetensors.numpy", "keras_cv"):
         monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(ImportError, match=r"python -m recipes\.models\.pretrained"):
+    with pytest.raises(ImportError, match=r"python -m recipes\.models\.convert"):
         pretrained.read(tmp_path / "weights.pth")
     with pytest.raises(ImportError, match=r"keras-selcal\[recipes\]"):
         pretrained.read(tmp_path / "weights.safetensors")
