@@ -1,6 +1,7 @@
 """Calibrated probabilities and the right to abstain, for Keras 3."""
 
 from keras_selcal import (
+    analysis,
     calibrators,
     callbacks,
     csf,
@@ -76,6 +77,7 @@ __all__ = [
     "TemperatureScaling",
     "VectorScaling",
     "__version__",
+    "analysis",
     "calibrators",
     "callbacks",
     "csf",
