@@ -122,17 +122,22 @@ def tables(
     pairs: dict[tuple[str, str], dict[str, _Column]] = {}
     for run in runs:
         config = run.config()
-        setting = {
-            key: value
-            for key, value in flat(config).items()
-            if key.split(".")[0] not in _OF_A_RUN
-        }
+        setting = setting_of(config)
         columns = pairs.setdefault((config["dataset"], config["model"]), {})
         columns.setdefault(repr(setting), _Column(setting, [])).runs.append(run)
     return [
         _table(f"{dataset}, {model}", list(columns.values()), metrics, split)
         for (dataset, model), columns in pairs.items()
     ]
+
+
+def setting_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a configuration that runs of other seeds share."""
+    return {
+        key: value
+        for key, value in flat(config).items()
+        if key.split(".")[0] not in _OF_A_RUN
+    }
 
 
 class _Column(NamedTuple):
@@ -150,27 +155,35 @@ def _table(
     values = [
         [evaluate(run, split, metrics) for run in column.runs] for column in columns
     ]
-    rows = {
-        name: _best([_cell([one[name] for one in runs]) for runs in values], name)
-        for name in metrics
-    }
+    rows = {}
+    for name in metrics:
+        cells = [cell_of([one[name] for one in runs]) for runs in values]
+        rows[name] = best(cells, _digits(name), METRICS[name].higher)
     names = _names([column.setting for column in columns])
     return Table(title, names, rows, tuple(len(c.runs) for c in columns), split)
 
 
-def _cell(values: Sequence[float]) -> Cell:
+def cell_of(values: Sequence[float]) -> Cell:
+    """Returns the cell of the values of some seeds."""
     std = float(np.std(values, ddof=1)) if len(values) > 1 else float("nan")
     return Cell(float(np.mean(values)), std)
 
 
-def _best(cells: Sequence[Cell], metric: str) -> tuple[Cell, ...]:
-    """Marks the best; those that print alike share the honour."""
-    shown = np.round([cell.mean for cell in cells], _digits(metric))
-    if len(cells) < 2 or np.isnan(shown).all():
+def best(cells: Sequence[Any], digits: int, higher: bool) -> tuple[Any, ...]:
+    """Marks the best; those that print alike share the honour.
+
+    Args:
+        cells: of a row, None where there is none.
+        digits: after the point.
+        higher: whether more is better.
+    """
+    there = sum(cell is not None for cell in cells)
+    shown = np.round([np.nan if c is None else c.mean for c in cells], digits)
+    if there < 2 or np.isnan(shown).all():
         return tuple(cells)
-    best = np.nanmax(shown) if METRICS[metric].higher else np.nanmin(shown)
+    most = np.nanmax(shown) if higher else np.nanmin(shown)
     return tuple(
-        cell._replace(best=bool(value == best))
+        cell and cell._replace(best=bool(value == most))
         for cell, value in zip(cells, shown, strict=True)
     )
 

@@ -5,6 +5,7 @@
 half written) or "never".
 """
 
+import dataclasses
 import os
 import signal
 import sys
@@ -36,6 +37,7 @@ def build(name, num_classes, input_shape):
 def task(epochs=4, **changes):
     chosen = settings.settings("digits", "cnn", changes.get("loss", "au"))
     chosen = settings.with_epochs(chosen, epochs)
+    chosen = dataclasses.replace(chosen, batch_size=32)
     fields = {"loss": "au", "seed": 0, "label_noise": 0.2, "subset": 64, **changes}
     return training.Task("digits", "cnn", settings=chosen, **fields)
 

@@ -122,38 +122,30 @@ def train_in_a_process(folder, when):
     )
 
 
-def test_a_killed_run_ends_like_an_undisturbed_one(tmp_path, undisturbed):
-    """Killed in an epoch, continued and killed in a checkpoint, continued again."""
-    folder = tmp_path / "run"
-    for when in ("epoch", "checkpoint"):
-        process = train_in_a_process(folder, when)
-        assert process.returncode == -signal.SIGKILL, process.stderr
-        assert not Run(folder).finished
-        done = [row["epoch"] for row in Run(folder).history()]
-        assert done == [1]
-    assert "continues after epoch 1 of 4" in process.stdout
-    assert (folder / "checkpoint" / ".partial-last.npz").exists()
-    run = tiny_run.train(folder)
-    assert_same(run, undisturbed)
-    assert not (folder / "checkpoint").exists()
-
-
-def test_a_full_disk_ends_with_an_error_and_the_run_continues(
-    tmp_path, undisturbed, monkeypatch
+def test_a_run_that_is_stopped_ends_like_an_undisturbed_one(
+    tmp_path, undisturbed, monkeypatch, capfd
 ):
-    save, seen = np.savez, []
+    """Stopped by a full disk, killed in an epoch, killed in a checkpoint."""
+    folder, save = tmp_path / "run", np.savez
 
     def filling(path, *arrays, **named):
-        seen.append(path)
-        if "last" in str(path) and len(seen) > 3:
+        if "last" in str(path) and (folder / "checkpoint" / "last.npz").exists():
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         save(path, *arrays, **named)
 
     monkeypatch.setattr(np, "savez", filling)
     with pytest.raises(RunError, match=r"last\.npz: No space left on device"):
-        tiny_run.train(tmp_path / "run")
+        tiny_run.train(folder)
     monkeypatch.setattr(np, "savez", save)
-    assert_same(tiny_run.train(tmp_path / "run"), undisturbed)
+    for when in ("epoch", "checkpoint"):
+        process = train_in_a_process(folder, when)
+        assert process.returncode == -signal.SIGKILL, process.stderr
+        assert "continues after epoch 1 of 4" in process.stdout
+        assert [row["epoch"] for row in Run(folder).history()] == [1]
+    assert (folder / "checkpoint" / ".partial-last.npz").exists()
+    assert_same(tiny_run.train(folder), undisturbed)
+    assert "continues after epoch 1 of 4" in capfd.readouterr().out
+    assert not (folder / "checkpoint").exists()
 
 
 def test_the_chosen_model_has_the_lowest_validation_loss_after_warm_up(undisturbed):
