@@ -9,6 +9,11 @@ def numpy(x):
     return np.asarray(ops.convert_to_numpy(x))
 
 
+# `jit` for a shape that no other test has: where eager code compiles each of its
+# operations for each shape, one compilation of all is faster.
+JIT_ONE_OFF = keras.backend.backend() == "jax"
+
+
 def value_and_gradient(fn, x, jit=False, dtype="float32"):
     """Returns fn(x), a scalar, and its gradient, as NumPy arrays."""
     backend = keras.backend.backend()

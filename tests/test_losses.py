@@ -19,16 +19,7 @@ from keras_selcal import (
 )
 
 # Every n of 1, 2, 7, 128, 4096 and every k of 2, 10, 100, 1000.
-SIZES = [
-    (1, 10),
-    (2, 1000),
-    (7, 2),
-    (7, 100),
-    (128, 10),
-    (128, 1000),
-    (4096, 2),
-    (4096, 100),
-]
+SIZES = [(1, 10), (2, 100), (7, 2), (128, 1000), (4096, 100)]
 
 
 def data(n, k, seed=0, scale=2.0):
@@ -174,7 +165,7 @@ def test_values(case):
         loss = cls(from_logits=True, **options)
         got = float(loss(labels, logits))
         assert got == pytest.approx(expected.mean(), rel=1e-5), (n, k)
-        if n * k > 1e5:
+        if n == 4096:
             continue
         p = reference.softmax(logits).astype("float32")
         loss = cls(**options)
