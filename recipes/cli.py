@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from recipes.runs import Run, RunError, flat, runs_in
+from recipes.runs import CONFIG, Run, RunError, flat, runs_in
 
 # Keras takes seconds to import, so that only the commands that need it do.
 
@@ -70,7 +70,11 @@ def _parser() -> argparse.ArgumentParser:
         "of images for each class",
     )
     train.add_argument("--model", required=True, help="a name that `list` shows")
-    train.add_argument("--loss", required=True, help="a name that `list` shows")
+    train.add_argument(
+        "--loss",
+        required=True,
+        help="xe, fl53, inv_focal, dual_focal, kde_xe, aurc or au",
+    )
     train.add_argument(
         "--csf", help="confidence score of au and aurc: msp, margin or neg_entropy"
     )
@@ -144,6 +148,20 @@ def _parser() -> argparse.ArgumentParser:
         "--split", choices=("test", "val"), default="test", help="(default: test)"
     )
     report.add_argument("--title", help="of the page")
+
+    tables = add(
+        "tables",
+        _tables,
+        "Write the paper's tables, runs beside what is published.",
+        epilog="Runs that differ in the seed alone are averaged. Writes tables.md, "
+        "tables.csv and tables.tex.",
+    )
+    tables.add_argument(
+        "run", nargs="*", help="folder of a run, or a folder of runs (default: runs)"
+    )
+    tables.add_argument(
+        "-o", "--output", default="tables", metavar="FOLDER", help="(default: tables)"
+    )
 
     add("list", _list, "Show data sets, models, losses and the paper's settings.")
 
@@ -246,7 +264,7 @@ def task_of(options: argparse.Namespace) -> tuple[Any, str]:
     return task, run_name(task, marks)
 
 
-# --- evaluate, report, list, show, quickstart ---------------------------------------
+# --- evaluate, report, tables, list, show, quickstart -------------------------------
 
 
 def _evaluate(options: argparse.Namespace) -> None:
@@ -283,6 +301,23 @@ def _report(options: argparse.Namespace) -> None:
         options.run, options.output, split=options.split, title=options.title
     )
     print(f"{path}: open it in a browser")
+
+
+def _tables(options: argparse.Namespace) -> None:
+    from recipes.paper.tables import write_tables
+
+    # Without runs, the tables have the paper's figures alone.
+    runs = runs_in(options.run or ["runs"])
+    if not options.run:
+        runs = [run for run in runs if (run.folder / CONFIG).exists()]
+    unfinished = [run.name for run in runs if run.config() and not run.finished]
+    files, notes = write_tables((run for run in runs if run.finished), options.output)
+    for note in notes:
+        print(note)
+    if unfinished:
+        print(f"left out, not finished yet: {', '.join(unfinished)}")
+    count = len(runs) - len(unfinished)
+    print(f"{', '.join(map(str, files))}: {count} run{'s' * (count != 1)}")
 
 
 def _list(options: argparse.Namespace) -> None:
