@@ -91,8 +91,8 @@ class InverseFocalLoss(_FocalFamily):
     ```
 
     with p_y the probability of the true class. γ = 0 is cross-entropy. For γ above
-    about 4 the gradient −(1 + p)^γ/p − γ(1 + p)^{γ−1} ln p is positive for some p,
-    and the loss drives p_y down there: γ > 3.5 warns.
+    3.591 the gradient −(1 + p)^γ/p − γ(1 + p)^{γ−1} ln p is positive for some p, and
+    the loss drives p_y down there (`keras_selcal.analysis`): γ > 3.5 warns.
 
     Args:
         gamma: γ ≥ 0.
