@@ -35,6 +35,15 @@ def drag(weight_gradient: float, smoothing: float, num_classes: int) -> float:
     At the start, with p ≈ 1/k and every score in one place, the confidence p of the
     top class grows only while its accuracy a satisfies a − p > D. Near 1 and above the
     network cannot learn; at 0.2 it learns slowly.
+
+    Args:
+        weight_gradient: w of `AULoss`.
+        smoothing: ν of `AULoss`.
+        num_classes: k.
+
+    Example:
+    >>> round(drag(weight_gradient=1, smoothing=0.1, num_classes=10), 2)
+    1.49
     """
     k = num_classes
     gain = math.log(k) * (1 - 1 / k) / (2 * math.log(2) * k)
