@@ -7,13 +7,8 @@ from typing import NamedTuple
 import keras
 
 from keras_selcal._validation import check_choice, check_count, refuse
-from recipes.models.keras_cv import keras_cv_resnet
-from recipes.models.preresnet import preresnet
+from recipes.models import keras_cv, preresnet, resnet, small, swin, vit
 from recipes.models.pretrained import load_pretrained
-from recipes.models.resnet import bottleneck_resnet, cifar_resnet
-from recipes.models.small import cnn
-from recipes.models.swin import swin
-from recipes.models.vit import vit
 
 __all__ = ["NAMES", "build", "load_pretrained"]
 
@@ -28,22 +23,26 @@ class _Model(NamedTuple):
 _CIFAR, _IMAGENET = (32, 32, 3), (224, 224, 3)
 
 _MODELS = {
-    "resnet50": _Model(bottleneck_resnet, _CIFAR),
-    "resnet110": _Model(partial(cifar_resnet, depth=110), _CIFAR),
-    "wrn28_10": _Model(partial(preresnet, blocks=4, widen=10), _CIFAR),
-    "preresnet56": _Model(partial(preresnet, blocks=9), _CIFAR),
-    "vit_small": _Model(vit, _IMAGENET),
-    "swin_tiny": _Model(swin, _IMAGENET),
-    "resnet8": _Model(partial(cifar_resnet, depth=8), _CIFAR),
-    "resnet20": _Model(partial(cifar_resnet, depth=20), _CIFAR),
-    "resnet56": _Model(partial(cifar_resnet, depth=56), _CIFAR),
+    "resnet50": _Model(resnet.bottleneck_resnet, _CIFAR),
+    "resnet110": _Model(partial(resnet.cifar_resnet, depth=110), _CIFAR),
+    "wrn28_10": _Model(partial(preresnet.preresnet, blocks=4, widen=10), _CIFAR),
+    "preresnet56": _Model(partial(preresnet.preresnet, blocks=9), _CIFAR),
+    "vit_small": _Model(vit.vit, _IMAGENET),
+    "swin_tiny": _Model(swin.swin, _IMAGENET),
+    "resnet8": _Model(partial(resnet.cifar_resnet, depth=8), _CIFAR),
+    "resnet20": _Model(partial(resnet.cifar_resnet, depth=20), _CIFAR),
+    "resnet56": _Model(partial(resnet.cifar_resnet, depth=56), _CIFAR),
     "resnet110_bottleneck": _Model(
-        partial(bottleneck_resnet, blocks=(3, 4, 26, 3)), _CIFAR
+        partial(resnet.bottleneck_resnet, blocks=(3, 4, 26, 3)), _CIFAR
     ),
-    "keras_cv_resnet50": _Model(partial(keras_cv_resnet, version=1), _IMAGENET),
-    "keras_cv_resnet50_v2": _Model(partial(keras_cv_resnet, version=2), _IMAGENET),
-    "cnn": _Model(partial(cnn, filters=(32, 64)), (8, 8, 1)),
-    "cnn4": _Model(partial(cnn, filters=(32, 64, 128, 256)), _CIFAR),
+    "keras_cv_resnet50": _Model(
+        partial(keras_cv.keras_cv_resnet, version=1), _IMAGENET
+    ),
+    "keras_cv_resnet50_v2": _Model(
+        partial(keras_cv.keras_cv_resnet, version=2), _IMAGENET
+    ),
+    "cnn": _Model(partial(small.cnn, filters=(32, 64)), (8, 8, 1)),
+    "cnn4": _Model(partial(small.cnn, filters=(32, 64, 128, 256)), _CIFAR),
 }
 
 NAMES = tuple(_MODELS)
@@ -65,9 +64,8 @@ def build(
 
     Example:
     >>> from recipes import models
-    >>> model = models.build("resnet20", num_classes=10)
-    >>> sum(int(w.value.numpy().size) for w in model.trainable_weights)
-    269722
+    >>> models.build("resnet20", num_classes=10).output_shape
+    (None, 10)
     """
     model = _MODELS[check_choice("name", name, NAMES)]
     num_classes = check_count("num_classes", num_classes)

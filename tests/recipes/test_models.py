@@ -147,7 +147,7 @@ def test_answers_as_pytorch_and_after_saving(name, weights, tmp_path):
     model = small(name)
     models.load_pretrained(model, weights(state_dict(name)))
     logits = predict(model, arrays["x"])
-    np.testing.assert_allclose(logits, arrays["logits"], atol=1e-4)
+    np.testing.assert_allclose(logits, arrays["logits"], atol=1e-5)
 
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
@@ -307,12 +307,12 @@ def test_backbones_of_keras_cv(name, tmp_path):
 )
 def test_published_figures_on_cifar10(name, accuracy, ece):
     """Needs cifar10.npz, with x_test and y_test, in the folder of real data."""
-    x, y = (load("cifar10.npz")[key] for key in ("x_test", "y_test"))
+    data = load("cifar10.npz")
     suffix = "th" if keras.backend.backend() == "torch" else "safetensors"
     model = models.build(name, 10)
     models.load_pretrained(model, find(f"weights/{name}.{suffix}"))
-    x = (x / np.float32(255) - MEAN) / STD
-    logits = model.predict(x, batch_size=500, verbose=0)
+    x, y = (data["x_test"] / np.float32(255) - MEAN) / STD, data["y_test"]
+    logits = model.predict(x, batch_size=100, verbose=0)
     assert np.mean(logits.argmax(-1) == y) * 100 == pytest.approx(accuracy, abs=0.005)
     found = functional.ece(y, logits, from_logits=True) * 100
     assert found == pytest.approx(ece, abs=0.002)
@@ -326,6 +326,10 @@ import numpy as np
 
 import recipes.models
 
+for initializer in ("TruncatedNormal", "VarianceScaling"):
+    getattr(keras.initializers, initializer).__call__ = (
+        lambda self, shape, dtype=None: keras.ops.zeros(shape, dtype)
+    )
 for name in sys.argv[2:]:
     model = keras.models.load_model(f"{sys.argv[1]}/{name}.keras")
     with np.load(f"{sys.argv[1]}/{name}.npz") as data:
