@@ -65,6 +65,7 @@ def test_no_backend_is_imported(path):
         elif isinstance(node, ast.ImportFrom):
             names = [node.module or ""]
         roots = {name.split(".")[0] for name in names}
-        assert not roots & {"tensorflow", "torch", "jax"}, path
+        if path.name != "_replicas.py":
+            assert not roots & {"tensorflow", "torch", "jax"}, path
         if path.name != "_ops.py":
             assert not any(name.startswith("keras.src") for name in names), path

@@ -6,6 +6,7 @@ from typing import Any
 from keras import ops
 
 from keras_selcal._ops import TINY, Tensor, as_float, segment_sum
+from keras_selcal._replicas import ALONE, Alone
 from keras_selcal._validation import check_count, check_number, refuse
 
 # Nodes per ν for the interpolation of Ĝ: the error of a cubic Hermite interpolant is
@@ -18,7 +19,9 @@ _MOST_NODES = 2048
 _CELLS = 4096
 
 
-def count_weights(scores: Tensor, sample_weight: Any | None) -> Tensor:
+def count_weights(
+    scores: Tensor, sample_weight: Any | None, over: Alone = ALONE
+) -> Tensor:
     """Returns how many samples each score stands for, of the shape of `scores`.
 
     A sample of integer weight w counts as w copies. Weights that add up to less than
@@ -29,8 +32,9 @@ def count_weights(scores: Tensor, sample_weight: Any | None) -> Tensor:
         return ops.ones_like(scores)
     weight = ops.stop_gradient(ops.cast(as_float(sample_weight), scores.dtype))
     weight = ops.maximum(ops.broadcast_to(weight, ops.shape(scores)), 0.0)
-    present = ops.sum(ops.cast(weight > 0, scores.dtype))
-    return weight * ops.maximum(1.0, present / ops.maximum(ops.sum(weight), TINY))
+    present = over.total(ops.sum(ops.cast(weight > 0, scores.dtype)))
+    total = over.total(ops.sum(weight))
+    return weight * ops.maximum(1.0, present / ops.maximum(total, TINY))
 
 
 def to_unit(scores: Tensor, support: tuple[float, float]) -> Tensor:
@@ -52,7 +56,7 @@ def _histogram(cells: Tensor, count: Tensor, num_cells: int) -> Tensor:
     return segment_sum(count, cells, num_cells)
 
 
-def unit_quantile(u: Tensor, q: Any, count: Tensor) -> Tensor:
+def unit_quantile(u: Tensor, q: Any, count: Tensor, over: Alone = ALONE) -> Tensor:
     """Returns the q-quantile of u ∈ [0, 1] by NumPy's default rule, without a sort.
 
     The order statistic below position q·(n − 1) is found by radix selection, one
@@ -63,14 +67,15 @@ def unit_quantile(u: Tensor, q: Any, count: Tensor) -> Tensor:
         u: tensor of shape (n,).
         q: the level, in [0, 1].
         count: how many copies of each value there are, of shape (n,).
+        over: the replicas that share the values.
     """
     u, count = ops.stop_gradient(u), ops.stop_gradient(count)
-    position = ops.maximum(q * (ops.sum(count) - 1.0), 0.0)
+    position = ops.maximum(q * (over.total(ops.sum(count)) - 1.0), 0.0)
     rank = ops.floor(position)
 
     def select(histogram: Tensor, below: Any) -> tuple[Tensor, Tensor]:
         # Half a sample of slack absorbs the rounding of fractional counts.
-        upto = below + ops.cumsum(histogram)
+        upto = below + ops.cumsum(over.total(histogram))
         before = upto <= rank + 0.5
         chosen = ops.sum(ops.cast(before, "int32"))
         return chosen, ops.amax(ops.where(before, upto, below))
@@ -85,9 +90,10 @@ def unit_quantile(u: Tensor, q: Any, count: Tensor) -> Tensor:
     subchosen, _ = select(_histogram(subcell, inside, _CELLS + 1), below)
 
     # The largest stands for its cell: smaller ones differ by less than 2⁻²⁴.
-    lower = ops.amax(ops.where((inside > 0) & (subcell == subchosen), u, 0.0))
-    covered = ops.sum(ops.where(u <= lower, count, 0.0))
-    above = ops.amin(ops.where((count > 0) & (u > lower), u, 2.0))
+    stands = (inside > 0) & (subcell == subchosen)
+    lower = over.largest(ops.amax(ops.where(stands, u, 0.0)))
+    covered = over.total(ops.sum(ops.where(u <= lower, count, 0.0)))
+    above = over.smallest(ops.amin(ops.where((count > 0) & (u > lower), u, 2.0)))
     tied = (covered > rank + 1.5) | (above > 1.0)
     upper = ops.where(tied, lower, above)
     return lower + (position - rank) * (upper - lower)
@@ -101,16 +107,24 @@ class SoftCDF:
         count: how many copies of each score there are, (n,).
         num_bins: M.
         smoothing: ν, a number or a tensor.
+        over: the replicas whose scores are counted.
     """
 
-    def __init__(self, u: Tensor, count: Tensor, num_bins: int, smoothing: Any) -> None:
+    def __init__(
+        self,
+        u: Tensor,
+        count: Tensor,
+        num_bins: int,
+        smoothing: Any,
+        over: Alone = ALONE,
+    ) -> None:
         count = ops.stop_gradient(count)
         cells = _cells(ops.stop_gradient(u), num_bins)
         # At least 1: a batch that is all padding has no NaN either.
-        self.n = ops.maximum(ops.sum(count), 1.0)
+        self.n = ops.maximum(over.total(ops.sum(count)), 1.0)
         self.smoothing = smoothing
         # h_m/n
-        self.shares = _histogram(cells, count, num_bins) / self.n
+        self.shares = over.total(_histogram(cells, count, num_bins)) / self.n
         # The number of nodes is a shape, and cannot depend on a tensor's value.
         self.pieces: Tensor = None
         if isinstance(smoothing, float):

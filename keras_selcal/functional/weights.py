@@ -6,6 +6,7 @@ from typing import Any, Final
 from keras import ops
 
 from keras_selcal._ops import Tensor, as_float, segment_sum
+from keras_selcal._replicas import ALONE, Alone
 from keras_selcal._validation import (
     check_choice,
     check_count,
@@ -114,20 +115,21 @@ def region_weights(
     smoothing: Any,
     support: tuple[float, float],
     sample_weight: Any | None,
+    over: Alone = ALONE,
 ) -> Tensor:
     """Returns what `au_weights` does for checked arguments, of which coverage and
-    smoothing may be tensors.
+    smoothing may be tensors, with the CDF and τ of all the scores of some replicas.
     """
-    count = ops.reshape(count_weights(scores, sample_weight), (-1,))
+    count = ops.reshape(count_weights(scores, sample_weight, over), (-1,))
     u = ops.reshape(to_unit(scores, support), (-1,))
     if threshold is None:
-        tau = unit_quantile(u, coverage, count)
+        tau = unit_quantile(u, coverage, count, over)
     else:
         lo, hi = support
         if not lo <= threshold <= hi:
             refuse("threshold", threshold, f"within the support [{lo:g}, {hi:g}]")
         tau = ops.cast((threshold - lo) / (hi - lo), u.dtype)
-    cdf = SoftCDF(u, count, num_bins, smoothing)
+    cdf = SoftCDF(u, count, num_bins, smoothing, over)
     c = 1.0 / cdf(tau)
     beta = -c * ops.log1p(-cdf(ops.where(u < tau, u, tau)))
     return ops.reshape(beta, ops.shape(scores))

@@ -9,6 +9,7 @@ from keras import ops
 from keras_selcal import csf as csf_module
 from keras_selcal._batch import Batch
 from keras_selcal._ops import Tensor
+from keras_selcal._replicas import replicas
 from keras_selcal._saving import serializable
 from keras_selcal._validation import check_number, refuse
 from keras_selcal.functional.cdf import check_cdf_arguments
@@ -86,6 +87,10 @@ class AULoss(ReweightedLoss):
         reduction: any of Keras's.
         name: name of the loss.
         dtype: dtype of the result. Defaults to `keras.config.floatx()`.
+        synchronized: where a batch is split over replicas, whether all of it is
+            ranked together, or each replica ranks its own share. Concerns
+            `tf.distribute` and `torch.distributed`; on JAX, `keras.distribution`
+            always ranks the global batch.
 
     Sample weights and masks: a sample of weight 0 changes nothing for the others; one
     of integer weight w gets the β that w copies of it would get.
@@ -117,12 +122,14 @@ class AULoss(ReweightedLoss):
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "au_loss",
         dtype: Any = None,
+        synchronized: bool = False,
     ) -> None:
         super().__init__(base_loss, from_logits, reduction, name, dtype)
         self.csf = csf_module.get(csf)
         self.coverage, self.threshold = check_region(coverage, threshold)
         self.num_bins, self.smoothing = check_cdf_arguments(num_bins, smoothing)
         self.weight_gradient = self.check("weight_gradient", weight_gradient)
+        self.synchronized = bool(synchronized)
         self._num_classes: int | None = None
         self._warned = False
 
@@ -154,6 +161,7 @@ class AULoss(ReweightedLoss):
             self.current("smoothing"),
             self.csf.support(batch.num_classes),
             batch.sample_weight,
+            replicas(self.synchronized),
         )
         if constant and w in (0, 1):
             return beta
@@ -183,4 +191,5 @@ class AULoss(ReweightedLoss):
             "num_bins": self.num_bins,
             "smoothing": self.smoothing,
             "weight_gradient": self.weight_gradient,
+            "synchronized": self.synchronized,
         }

@@ -1,0 +1,86 @@
+"""Statistics over the replicas of a data-parallel step.
+
+The one place that knows how each backend talks across replicas, and the only one that
+imports a backend. On JAX there is nothing to do: `keras.distribution` compiles one
+program over the global batch.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_selcal._ops import Tensor
+
+
+class Alone:
+    """Statistics of the replica's own share of the batch."""
+
+    def total(self, x: Tensor) -> Tensor:
+        """Returns x, summed over the replicas."""
+        return x
+
+    def largest(self, x: Tensor) -> Tensor:
+        """Returns the scalar x of the replica where it is largest."""
+        return x
+
+    def smallest(self, x: Tensor) -> Tensor:
+        """Returns the scalar x of the replica where it is smallest."""
+        return -self.largest(-x)
+
+
+class _Mirrored(Alone):
+    """The replicas of a `tf.distribute` strategy."""
+
+    def __init__(self, context: Any, reduce_sum: Any) -> None:
+        self.context, self.reduce_sum = context, reduce_sum
+
+    def total(self, x: Tensor) -> Tensor:
+        return self.context.all_reduce(self.reduce_sum, ops.stop_gradient(x))
+
+    def largest(self, x: Tensor) -> Tensor:
+        # tf.distribute reduces by sum and mean alone.
+        x = ops.reshape(ops.stop_gradient(x), (1,))
+        return ops.amax(self.context.all_gather(x, axis=0))
+
+
+class _Processes(Alone):
+    """The processes of `torch.distributed`."""
+
+    def __init__(self, distributed: Any) -> None:
+        self.distributed = distributed
+
+    def total(self, x: Tensor) -> Tensor:
+        return self._reduced(x, self.distributed.ReduceOp.SUM)
+
+    def largest(self, x: Tensor) -> Tensor:
+        return self._reduced(x, self.distributed.ReduceOp.MAX)
+
+    def _reduced(self, x: Tensor, operation: Any) -> Tensor:
+        x = x.detach().clone()
+        self.distributed.all_reduce(x, operation)
+        return x
+
+
+ALONE = Alone()
+
+
+def replicas(synchronized: bool) -> Alone:
+    """Returns the replicas to take statistics over: all that share this step, or only
+    this one.
+    """
+    if not synchronized:
+        return ALONE
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        context = tf.distribute.get_replica_context()
+        if context is not None and context.num_replicas_in_sync > 1:
+            return _Mirrored(context, tf.distribute.ReduceOp.SUM)
+    elif backend == "torch":
+        import torch.distributed
+
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            return _Processes(torch.distributed)
+    return ALONE
