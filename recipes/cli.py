@@ -148,6 +148,9 @@ def _parser() -> argparse.ArgumentParser:
         "--split", choices=("test", "val"), default="test", help="(default: test)"
     )
     report.add_argument("--title", help="of the page")
+    report.add_argument(
+        "--data-dir", help="where the data set is, to show mistakes as images"
+    )
 
     tables = add(
         "tables",
@@ -298,7 +301,11 @@ def _report(options: argparse.Namespace) -> None:
     from recipes.report import write_report
 
     path = write_report(
-        options.run, options.output, split=options.split, title=options.title
+        options.run,
+        options.output,
+        split=options.split,
+        title=options.title,
+        data_dir=options.data_dir,
     )
     print(f"{path}: open it in a browser")
 

@@ -3,9 +3,12 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from keras_selcal import CalibrationReport
+from recipes import data
 from recipes.runs import RunError, runs_in
+from recipes.training import split_digest
 
 
 def write_report(
@@ -14,18 +17,21 @@ def write_report(
     *,
     split: str = "test",
     title: str | None = None,
+    data_dir: str | None = None,
     resamples: int = 1000,
 ) -> Path:
     """Writes one page on the logits of runs, and returns its path.
 
     The first run is what the others are compared with; all must be of one data set.
-    Class names are those of the first `config.json` that has `class_names`.
+    Mistakes are shown as images where the data is at hand: always for digits, by
+    `data_dir` for the others.
 
     Args:
         run_paths: folders of runs, or folders of folders of runs.
         output: the page.
         split: `"test"` or `"val"`.
         title: of the page; None for one by the run's name.
+        data_dir: where the runs' data is, as in training.
         resamples: of the bootstrap.
     """
     runs = runs_in(run_paths)
@@ -39,13 +45,32 @@ def write_report(
         )
         if reports[0].num_samples != len(labels):
             raise RunError(f"{run.name} and {runs[0].name} are of other {split} data.")
-    names = (run.config().get("class_names") for run in runs)
+    config = runs[0].config()
     try:
+        images = _images(config, split, data_dir)
         return reports[0].to_html(
             output,
             others=reports[1:],
             title=title,
-            class_names=next(filter(None, names), None),
+            class_names=config["data"]["class_names"],
+            images=images,
         )
     except ValueError as error:
         raise RunError(" ".join(str(error).split())) from error
+
+
+def _images(config: dict[str, Any], split: str, data_dir: str | None) -> Any:
+    """Returns the images that a run was evaluated on, or None without them."""
+    if data_dir is None and config["dataset"] != "digits":
+        return None
+    noise = config["label_noise"]
+    dataset = data.load(
+        config["dataset"],
+        data_dir,
+        image_size=config["settings"]["image_size"],
+        **({} if noise is None else {"label_noise": noise}),
+    )
+    samples = dataset.test if split == "test" else dataset.val
+    if split_digest(samples) != config["data"][split]:
+        raise RunError(f"the run has other {split} data than {data_dir} holds.")
+    return samples.x

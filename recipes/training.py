@@ -358,14 +358,18 @@ def environment() -> dict[str, Any]:
 def _digests(dataset: data.Dataset) -> dict[str, Any]:
     """Returns what tells this data from any other."""
     splits = {"train": dataset.train, "val": dataset.val, "test": dataset.test}
-    digests: dict[str, Any] = {
-        "preprocessing": dataclasses.asdict(dataset.preprocessing)
+    return {
+        "class_names": list(dataset.class_names),
+        "preprocessing": dataclasses.asdict(dataset.preprocessing),
+        **{name: split_digest(split) for name, split in splits.items()},
     }
-    for name, split in splits.items():
-        digest = hashlib.sha256(np.ascontiguousarray(split.x).data)
-        digest.update(np.ascontiguousarray(split.y).data)
-        digests[name] = {"samples": len(split.y), "sha256": digest.hexdigest()}
-    return digests
+
+
+def split_digest(split: data.Split) -> dict[str, Any]:
+    """Returns what tells these samples from any others."""
+    digest = hashlib.sha256(np.ascontiguousarray(split.x).data)
+    digest.update(np.ascontiguousarray(split.y).data)
+    return {"samples": len(split.y), "sha256": digest.hexdigest()}
 
 
 def _file_digest(path: str) -> dict[str, str]:

@@ -2,14 +2,26 @@
 
 import pytest
 
+from recipes import data
 from recipes.cli import main
 from recipes.runs import Predictions, Run
+from recipes.training import split_digest
+
+NAMES = ["<cat>", "dog", "cow"]
 
 
-def make_run(folder, logits, labels, **config):
+def make_run(folder, logits, labels, dataset="cifar10", **found):
     run = Run(folder)
     with run.lock():
-        run.claim({"loss": "au", **config})
+        run.claim(
+            {
+                "loss": "au",
+                "dataset": dataset,
+                "label_noise": None,
+                "settings": {"image_size": None},
+                "data": {"class_names": NAMES, **found},
+            }
+        )
         for split in ("val", "test"):
             run.write_predictions(split, Predictions(logits, labels))
         run.finish({"seconds": 1.0})
@@ -18,9 +30,8 @@ def make_run(folder, logits, labels, **config):
 @pytest.fixture
 def runs(rng, tmp_path):
     logits, labels = rng.normal(size=(40, 3)), rng.integers(0, 3, 40)
-    names = ["<cat>", "dog", "cow"]
     make_run(tmp_path / "runs" / "a", logits, labels)
-    make_run(tmp_path / "runs" / "b", 3 * logits, labels, class_names=names)
+    make_run(tmp_path / "runs" / "b", 3 * logits, labels)
     make_run(tmp_path / "other", logits[:30], labels[:30])
     return tmp_path
 
@@ -36,6 +47,24 @@ def test_page_of_runs(runs, capsys):
     assert "<h3>b against a</h3>" in page
     assert "40 samples, 3 classes" in page
     assert "&lt;cat&gt;" in page
+    assert "data:image/png" not in page
+
+
+def test_mistakes_are_images_of_the_same_data(rng, tmp_path, capsys):
+    digits = data.load("digits")
+    logits = rng.normal(size=(len(digits.test), 10))
+    of_data = {
+        "dataset": "digits",
+        "class_names": list(digits.class_names),
+        "test": split_digest(digits.test),
+        "val": {"samples": 1, "sha256": "of others"},
+    }
+    make_run(tmp_path / "run", logits, digits.test.y, **of_data)
+    page = tmp_path / "report.html"
+    assert main(["report", str(tmp_path / "run"), "-o", str(page)]) == 0
+    assert page.read_text("utf-8").count("data:image/png") > 5
+    assert main(["report", str(tmp_path / "run"), "--split", "val"]) == 1
+    assert "has other val data" in capsys.readouterr().err
 
 
 def test_runs_that_cannot_be_reported(runs, capsys):
