@@ -1,4 +1,4 @@
-"""Real data that comes with scikit-learn, and a small network for it."""
+"""Real data that comes with scikit-learn, and small networks for it."""
 
 from functools import cache
 
@@ -20,7 +20,7 @@ def digits(label_noise=0.0, train=640):
     return (x[:train], y[:train]), (x[train:], y[train:])
 
 
-def small_cnn(softmax=False):
+def small_cnn():
     layers = keras.layers
     return keras.Sequential(
         [
@@ -29,6 +29,18 @@ def small_cnn(softmax=False):
             layers.Conv2D(32, 3, strides=2, padding="same", activation="relu"),
             layers.Flatten(),
             layers.Dense(64, activation="relu"),
-            layers.Dense(10, activation="softmax" if softmax else None),
+            layers.Dense(10),
+        ]
+    )
+
+
+def small_mlp():
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            layers.Input((8, 8, 1)),
+            layers.Flatten(),
+            layers.Dense(64, activation="relu"),
+            layers.Dense(10),
         ]
     )
