@@ -45,16 +45,3 @@ def value_and_gradient(fn, x, jit=False, dtype="float32"):
             gradient = torch.zeros_like(x)
     # ml_dtypes' bfloat16 has no place in NumPy's assertions.
     return numpy(ops.cast(value, "float32")), numpy(ops.cast(gradient, "float32"))
-
-
-def values_and_gradients(fn, xs, dtype="float32"):
-    """Returns what `value_and_gradient` does for each x of `xs`, all of one shape."""
-    if keras.backend.backend() != "jax":
-        pairs = [value_and_gradient(fn, x, dtype=dtype) for x in xs]
-        return [np.stack(part) for part in zip(*pairs, strict=True)]
-    import jax
-
-    # Tracing is what takes time: once for all.
-    xs = ops.convert_to_tensor(np.stack(xs), dtype=dtype)
-    pair = jax.vmap(jax.value_and_grad(fn))(xs)
-    return [numpy(ops.cast(part, "float32")) for part in pair]
