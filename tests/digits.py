@@ -1,4 +1,4 @@
-"""Real data that comes with scikit-learn, and small networks for it."""
+"""Real data that comes with scikit-learn, and a small network for it."""
 
 from functools import cache
 
@@ -27,18 +27,6 @@ def small_cnn():
             layers.Input((8, 8, 1)),
             layers.Conv2D(16, 3, padding="same", activation="relu"),
             layers.Conv2D(32, 3, strides=2, padding="same", activation="relu"),
-            layers.Flatten(),
-            layers.Dense(64, activation="relu"),
-            layers.Dense(10),
-        ]
-    )
-
-
-def small_mlp():
-    layers = keras.layers
-    return keras.Sequential(
-        [
-            layers.Input((8, 8, 1)),
             layers.Flatten(),
             layers.Dense(64, activation="relu"),
             layers.Dense(10),
