@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 
 from recipes import losses
+from recipes.data.digits import LABEL_NOISE
 from recipes.progress import Progress, console
 from recipes.runs import Run
 from recipes.settings import settings
 from recipes.table import Table, tables
 from recipes.training import Task, run_name, train
 
-DATASET, MODEL, LABEL_NOISE = "digits", "cnn", 0.2
+DATASET, MODEL = "digits", "cnn"
 METRICS = ("accuracy", "ece", "adaptive_ece", "cwece", "aurc")
 # What the pictures compare: seven curves would hide each other.
 DRAWN = ("xe", "fl53", "au")

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._batch import Batch, spread_weight
+from keras_selcal._batch import Batch, combined_weight
 from keras_selcal._ops import Tensor, as_float, lgamma1p, safe_log
 from keras_selcal._validation import (
     check_choice,
@@ -107,10 +107,8 @@ def kde_ece(
     h: Any = check_bandwidth(bandwidth)
     order = check_count("order", order)
     y_pred = as_float(y_pred)
-    if sample_weight is not None:
-        shape = ops.shape(y_pred)[:-1]
-        sample_weight = spread_weight(sample_weight, shape, y_pred.dtype)
-    batch = Batch.of(y_true, y_pred, from_logits, sample_weight)
+    weight = combined_weight(y_pred, sample_weight)
+    batch = Batch.of(y_true, y_pred, from_logits, weight)
     n = int(batch.y_pred.shape[0])
     if h == "auto":
         # Each row's likelihood still sums over all samples: h fits n.
