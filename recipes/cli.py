@@ -364,10 +364,11 @@ def _show(options: argparse.Namespace) -> None:
     state = "finished" if run.finished else "not finished: the same command continues"
     output.print(f"\n{len(history)} of {epochs} epochs done, {state}")
     if history:
-        warm = [
-            row for row in history if row["epoch"] > config["settings"]["warmup_epochs"]
-        ]
-        best = min(warm or history, key=lambda row: row["val_loss"])
+        warmup = config["settings"]["warmup_epochs"]
+        warm = [row for row in history if row["epoch"] > warmup] or history
+        # Epochs without a validation have NaN, which is the least of nothing.
+        validated = [row for row in warm if row["val_loss"] == row["val_loss"]]
+        best = min(validated or warm, key=lambda row: row["val_loss"])
         for title, row in (("best", best), ("last", history[-1])):
             values = ", ".join(
                 f"{name} {row[name]:.4f}"

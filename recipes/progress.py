@@ -1,5 +1,6 @@
 """Progress of runs: bars in a terminal, plain lines elsewhere."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -71,13 +72,14 @@ class Progress:
         """Ends an epoch."""
         self._epoch = int(row["epoch"])
         count = f"{self._epoch}/{self._epochs}"
-        note = f"loss {row['loss']:.3f}, val_loss {row['val_loss']:.3f}"
+        names = ("loss", "val_loss", "val_accuracy")
+        known = (name for name in names if not math.isnan(row[name]))
+        note = ", ".join(f"{name} {row[name]:.3f}" for name in known)
         if self._bars is not None:
             self._bars.update(self._one, completed=self._epoch, count=count, note=note)
         elif self._runs == 1:
             self._output.print(
-                f"{self._name} epoch {count}: {note}, "
-                f"val_accuracy {row['val_accuracy']:.3f}, {row['seconds']:.1f} s"
+                f"{self._name} epoch {count}: {note}, {row['seconds']:.1f} s"
             )
 
     def end(self, name: str, note: str) -> None:

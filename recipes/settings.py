@@ -14,6 +14,7 @@ from typing import Any
 
 from keras_selcal.functional import paper_smoothing
 from recipes import losses, models
+from recipes.data.base import AUGMENTATIONS
 
 # Columns of the paper's tables, by name.
 LOSSES = losses.TITLES
@@ -85,6 +86,12 @@ class Settings:
         weight_decay: factor of the weights in the gradient (ℓ2).
         warmup_epochs: epochs whose checkpoints are not candidates for the best.
         image_size: height and width that images are resized to; None for their own.
+        augmentation: of training images, `"crop_flip"`, `"flip"` or `"none"`; None for
+            the data set's own.
+        validate_every: epochs from one validation to the next. The last epoch is always
+            validated; only those that are can be the best.
+        weight_gradient_rise: epochs (a, b) between which `weight_gradient` of the AU
+            loss rises from 0 to its value; None for a constant one.
         loss: arguments of the loss.
         source: where the settings come from.
     """
@@ -99,11 +106,14 @@ class Settings:
     decay: float = 0.2
     milestones: tuple[int, ...] = (60, 120, 160)
     image_size: int | None = None
+    augmentation: str | None = None
+    validate_every: int = 1
+    weight_gradient_rise: tuple[int, ...] | None = None
     loss: dict[str, Any] = dataclasses.field(default_factory=dict)
     source: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "epochs"):
+        for name in ("batch_size", "epochs", "validate_every"):
             if getattr(self, name) < 1:
                 raise ValueError(
                     f"`{name}` must be at least 1. Received: "
@@ -114,7 +124,24 @@ class Settings:
                 f"`schedule` must be one of {', '.join(SCHEDULES)}. "
                 f"Received: schedule={self.schedule!r}"
             )
+        if self.augmentation not in (None, *AUGMENTATIONS):
+            raise ValueError(
+                f"`augmentation` must be one of {', '.join(AUGMENTATIONS)}, or left "
+                "out for the data set's own. "
+                f"Received: augmentation={self.augmentation!r}"
+            )
         object.__setattr__(self, "milestones", tuple(self.milestones))
+        rise = self.weight_gradient_rise
+        if rise is None:
+            return
+        if len(rise) != 2 or not 0 <= rise[0] < rise[1]:
+            raise ValueError(
+                "`weight_gradient_rise` must be two epochs in rising order. "
+                f"Received: weight_gradient_rise={rise}"
+            )
+        if "weight_gradient" not in self.loss:
+            raise ValueError("`weight_gradient_rise` is for the AU loss alone.")
+        object.__setattr__(self, "weight_gradient_rise", tuple(rise))
 
 
 SCHEDULES = ("steps", "cosine")

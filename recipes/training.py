@@ -127,6 +127,14 @@ def load_data(task: Task) -> data.Dataset:
     dataset = data.load(
         task.dataset, task.data_dir, image_size=task.settings.image_size, **options
     )
+    augmentation = task.settings.augmentation
+    if augmentation is not None:
+        dataset = dataclasses.replace(
+            dataset,
+            preprocessing=dataclasses.replace(
+                dataset.preprocessing, augmentation=augmentation
+            ),
+        )
     if task.subset is None:
         return dataset
     if not dataset.num_classes <= task.subset <= len(dataset.train):
@@ -155,6 +163,15 @@ def learning_rate(settings: Settings, epoch: int) -> float:
         return settings.learning_rate * (1 + wave) / 2
     reached = sum(epoch >= milestone for milestone in settings.milestones)
     return settings.learning_rate * settings.decay**reached
+
+
+def validated_epochs(settings: Settings) -> list[int]:
+    """Returns the epochs, counted from 1, that end with a validation.
+
+    The last one is among them.
+    """
+    step, last = settings.validate_every, settings.epochs
+    return sorted({*range(step, last + 1, step), last})
 
 
 def improves(state: Checkpoint, warmup_epochs: int) -> bool:
@@ -210,13 +227,16 @@ class _Training:
             metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
         )
         self.optimizer.build(self.model.trainable_variables)
+        # All that training changes: weights, statistics, random states, velocities.
+        self.weights = list(self.model.variables)
+        self.variables = [*self.weights, *self.optimizer.variables]
 
     def complete(self) -> None:
         state = self.run.load_checkpoint()
         if state is None:
             state = Checkpoint()
         else:
-            _assign(self._variables(), state.variables)
+            _assign(self.variables, state.variables)
         self.state = state
         epochs = self.settings.epochs
         self.progress.start(self.run.name, epochs, state.epoch)
@@ -224,17 +244,22 @@ class _Training:
             self.model.fit(
                 self.batches,
                 validation_data=self._batches("val"),
+                validation_freq=validated_epochs(self.settings),
                 epochs=epochs,
                 initial_epoch=state.epoch,
                 shuffle=False,
                 verbose=0,
-                callbacks=[self.batches.callback, _Epochs(self)],
+                callbacks=[self.batches.callback, *self._schedule(), _Epochs(self)],
             )
         self._evaluate()
 
-    def _variables(self) -> list[Any]:
-        """All that training changes: weights, statistics, random states, velocities."""
-        return [*self.model.variables, *self.optimizer.variables]
+    def _schedule(self) -> list[keras.callbacks.Callback]:
+        rise = self.settings.weight_gradient_rise
+        if rise is None:
+            return []
+        share = self.settings.loss["weight_gradient"]
+        points = [(rise[0], 0.0), (rise[1], share)]
+        return [keras_selcal.LossSchedule(weight_gradient=points)]
 
     def _batches(self, split: str) -> data.Batches:
         return data.Batches(
@@ -246,12 +271,13 @@ class _Training:
         state = self.state
         state.epoch = int(row["epoch"])
         state.history.append(row)
-        if improves(state, self.settings.warmup_epochs):
+        validated = state.epoch in validated_epochs(self.settings)
+        if validated and improves(state, self.settings.warmup_epochs):
             state.best_epoch = state.epoch
-            state.best = _values(self.model.variables)
+            state.best = _values(self.weights)
         last = state.epoch == self.settings.epochs
         if last or state.epoch % self.checkpoint_every == 0:
-            state.variables = _values(self._variables())
+            state.variables = _values(self.variables)
             self.run.save_checkpoint(state)
             self.run.write_history(state.history)
         self.progress.epoch(row)
@@ -261,7 +287,7 @@ class _Training:
         start = time.perf_counter()
         state = self.state
         if state.best is not None:
-            _assign(self.model.variables, state.best)
+            _assign(self.weights, state.best)
         samples = 0
         for split, content in self.splits.items():
             logits = self.model.predict(self._batches(split), verbose=0)
@@ -315,7 +341,7 @@ class _Epochs(keras.callbacks.Callback):
         self.training.end_epoch(
             {
                 "epoch": epoch + 1,
-                **{name: float(logs[name]) for name in names},
+                **{name: float(logs.get(name, math.nan)) for name in names},
                 "learning_rate": self.rate,
                 "seconds": round(time.perf_counter() - self.start, 3),
             }

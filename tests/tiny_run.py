@@ -34,10 +34,12 @@ def build(name, num_classes, input_shape):
     )
 
 
-def task(epochs=4, **changes):
+def task(epochs=4, changed=(), **changes):
     chosen = settings.settings("digits", "cnn", changes.get("loss", "au"))
     chosen = settings.with_epochs(chosen, epochs)
     chosen = dataclasses.replace(chosen, batch_size=32)
+    for key, value in dict(changed).items():
+        chosen = settings.override(chosen, key, value)
     fields = {"loss": "au", "seed": 0, "label_noise": 0.2, "subset": 64, **changes}
     return training.Task("digits", "cnn", settings=chosen, **fields)
 

@@ -43,6 +43,7 @@ _MODELS = {
     ),
     "cnn": _Model(partial(small.cnn, filters=(32, 64)), (8, 8, 1)),
     "cnn4": _Model(partial(small.cnn, filters=(32, 64, 128, 256)), _CIFAR),
+    "cnn4_narrow": _Model(partial(small.cnn, filters=(16, 32, 64, 128)), _CIFAR),
 }
 
 NAMES = tuple(_MODELS)

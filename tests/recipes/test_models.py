@@ -133,6 +133,7 @@ def predict(model, x):
         ("swin_tiny", 1000, 28_288_354),
         ("cnn", 10, 19_562),
         ("cnn4", 10, 391_466),
+        ("cnn4_narrow", 10, 98_970),
     ],
 )
 def test_number_of_parameters(name, num_classes, count):

@@ -159,6 +159,9 @@ def test_losses_are_those_of_the_columns_and_take_logits():
         ("image_size", "none", None),
         ("image_size", "64", 64),
         ("schedule", "cosine", "cosine"),
+        ("augmentation", "none", "none"),
+        ("validate_every", "5", 5),
+        ("weight_gradient_rise", "5,10", (5, 10)),
     ],
 )
 def test_overrides(key, value, expected):
@@ -188,11 +191,24 @@ def test_overrides(key, value, expected):
         ("epochs", "many", "`epochs` must be an integer"),
         ("schedule", "linear", "steps, cosine"),
         ("milestones", "10;20", "integers with commas"),
+        ("augmentation", "mixup", "crop_flip, flip, none"),
+        ("validate_every", "0", "`validate_every` must be at least 1"),
+        ("weight_gradient_rise", "5", "two epochs in rising order"),
+        ("weight_gradient_rise", "9,5", "two epochs in rising order"),
     ],
 )
 def test_bad_overrides_name_what_is_allowed(key, value, message):
     with pytest.raises(ValueError, match=message):
         override(settings.settings("cifar10", "resnet50", "au"), key, value)
+
+
+def test_the_weight_gradient_rises_in_the_au_loss_alone():
+    with pytest.raises(ValueError, match="for the AU loss alone"):
+        override(
+            settings.settings("cifar10", "resnet50", "xe"),
+            "weight_gradient_rise",
+            "5,9",
+        )
 
 
 def test_bandwidths_are_numbers_or_words():

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tiny_run
 
+from keras_selcal import AULoss
 from recipes import data, models, training
 from recipes.evaluation import evaluate
 from recipes.optimizers import L2SGD
@@ -108,7 +109,7 @@ def assert_same(run, expected):
     rows = zip(run.history(), expected.history(), strict=True)
     for found, wanted in rows:
         del found["seconds"], wanted["seconds"]
-        assert found == pytest.approx(wanted, abs=1e-5)
+        assert found == pytest.approx(wanted, abs=1e-5, nan_ok=True)
 
 
 def train_in_a_process(folder, when):
@@ -146,6 +147,35 @@ def test_a_run_that_is_stopped_ends_like_an_undisturbed_one(
     assert_same(tiny_run.train(folder), undisturbed)
     assert "continues after epoch 1 of 4" in capfd.readouterr().out
     assert not (folder / "checkpoint").exists()
+
+
+def test_validation_and_a_rising_weight_gradient_survive_a_stop(tmp_path, monkeypatch):
+    changed = {
+        "loss.weight_gradient": "0.05",
+        "weight_gradient_rise": "1,3",
+        "validate_every": "3",
+        "warmup_epochs": "0",
+    }
+    whole = tiny_run.train(tmp_path / "whole", changed=changed)
+    validated = [row["epoch"] for row in whole.history() if row["val_loss"] > 0]
+    assert validated == [3, 4]
+    assert whole.environment()["best_epoch"] in validated
+    shares, assign = [], AULoss.assign
+
+    def recording(loss, name, value):
+        if len(shares) == 3:
+            shares.append("stopped")
+            raise KeyboardInterrupt
+        shares.append(value)
+        assign(loss, name, value)
+
+    monkeypatch.setattr(AULoss, "assign", recording)
+    with pytest.raises(KeyboardInterrupt):
+        tiny_run.train(tmp_path / "stopped", changed=changed)
+    resumed = tiny_run.train(tmp_path / "stopped", changed=changed)
+    # The loss is told its value once before the first epoch.
+    assert shares == [0.05, 0.0, 0.0, "stopped", 0.05, 0.025, 0.05]
+    assert_same(resumed, whole)
 
 
 def test_the_chosen_model_has_the_lowest_validation_loss_after_warm_up(undisturbed):
