@@ -37,7 +37,7 @@ _DATASETS = {
     "cifar100": "CIFAR-100",
     "tiny-imagenet": "Tiny-ImageNet",
 }
-_MODELS = {
+MODELS = {
     "resnet50": "ResNet50",
     "resnet110": "ResNet110",
     "wrn28_10": "WRN",
@@ -185,7 +185,7 @@ class Group:
     @property
     def title(self) -> str:
         """The model, and what differs from the paper's training."""
-        name = _MODELS.get(self.model, self.model)
+        name = MODELS.get(self.model, self.model)
         return f"{name} ({self.setup})" if self.setup else name
 
     def ours(self, posthoc: str, metric: str, loss: str) -> Cell | None:
@@ -207,20 +207,13 @@ def groups(runs: Iterable[Run]) -> tuple[list[Group], list[str]]:
     tells what was left out.
     """
     notes: list[str] = []
-    found: dict[tuple[str, str], dict[str, dict[str, dict[str, list[Run]]]]] = {}
-    for run in runs:
-        config = run.config()
-        setup, arguments = _setup_and_arguments(config)
-        pair = found.setdefault((config["dataset"], config["model"]), {})
-        losses = pair.setdefault(setup, {})
-        losses.setdefault(config["loss"], {}).setdefault(arguments, []).append(run)
+    found = grouped(runs)
     made = []
     for pair in dict.fromkeys([*published.pairs(), *found]):
-        words = _in_words(pair, list(found.get(pair, {})))
         for setup, losses in found.get(pair, {}).items():
-            group = Group(*pair, words[setup])
+            group = Group(*pair, setup)
             values = {
-                loss: _values(_chosen(group, loss, arguments, notes), notes)
+                loss: _values(chosen(group, loss, arguments, notes), notes)
                 for loss, arguments in losses.items()
             }
             made.append(dataclasses.replace(group, values=values))
@@ -228,6 +221,31 @@ def groups(runs: Iterable[Run]) -> tuple[list[Group], list[str]]:
             made.append(Group(*pair))
     order = list(dict.fromkeys(group.dataset for group in made))
     return sorted(made, key=lambda group: order.index(group.dataset)), notes
+
+
+# Runs by the arguments of their loss, as JSON, and these by loss and by setup.
+Candidates = dict[str, list[Run]]
+Setups = dict[str, dict[str, Candidates]]
+
+
+def grouped(runs: Iterable[Run]) -> dict[tuple[str, str], Setups]:
+    """Returns runs by data set and model, then by what differs in their training."""
+    found: dict[tuple[str, str], dict[str, list[tuple[str, Run]]]] = {}
+    for run in runs:
+        config = run.config()
+        setup, arguments = _setup_and_arguments(config)
+        pair = found.setdefault((config["dataset"], config["model"]), {})
+        pair.setdefault(setup, []).append((arguments, run))
+    named: dict[tuple[str, str], Setups] = {}
+    for pair, setups in found.items():
+        words = _in_words(pair, list(setups))
+        for setup, members in setups.items():
+            # Runs from before a setting was there share the words of its default.
+            losses = named.setdefault(pair, {}).setdefault(words[setup], {})
+            for arguments, run in members:
+                candidates = losses.setdefault(run.config()["loss"], {})
+                candidates.setdefault(arguments, []).append(run)
+    return named
 
 
 def _setup_and_arguments(config: Mapping[str, Any]) -> tuple[str, str]:
@@ -279,10 +297,10 @@ def _usual(pair: tuple[str, str], epochs: int | None) -> dict[str, Any]:
     return usual
 
 
-def _chosen(
-    group: Group, loss: str, candidates: Mapping[str, list[Run]], notes: list[str]
+def chosen(
+    group: Group, loss: str, candidates: Candidates, notes: list[str]
 ) -> list[Run]:
-    """Returns the runs of one choice of the loss's arguments."""
+    """Returns the runs of one choice of the loss's arguments: the paper's, or all."""
     asked = settings.settings(group.dataset, group.model, loss).loss
     paper = json.loads(json.dumps(asked))
 
@@ -292,7 +310,7 @@ def _chosen(
             f"{name} {given[name]}" for name in given if given[name] != paper.get(name)
         )
 
-    place = f"{_dataset_title(group.dataset)}, {group.title}, {TITLES[loss]}"
+    place = f"{dataset_title(group.dataset)}, {group.title}, {TITLES[loss]}"
     named = {arguments: changed(arguments) for arguments in candidates}
     if len(candidates) == 1:
         ((arguments, runs),) = candidates.items()
@@ -403,7 +421,8 @@ def _cell(numbers: Sequence[Number], bold: str) -> str:
     return f"{ours} / {paper}".strip() if ours or paper else ""
 
 
-def _dataset_title(dataset: str) -> str:
+def dataset_title(dataset: str) -> str:
+    """Returns the name that the paper prints, or that of the folder."""
     if dataset.startswith("folder:"):
         return os.path.basename(os.path.normpath(dataset))
     return _DATASETS.get(dataset, dataset)
@@ -439,7 +458,7 @@ def markdown(found: Sequence[Group], notes: Sequence[str] = ()) -> str:
         lines += [f"|---|{'---|' * len(TITLES)}"]
         section = None
         for row in rows(form, found):
-            heading = f"{_dataset_title(row.group.dataset)}, {row.block}"
+            heading = f"{dataset_title(row.group.dataset)}, {row.block}"
             if heading != section:
                 section = heading
                 lines.append(f"| **{_escaped(heading)}** |{' |' * len(TITLES)}")
@@ -472,7 +491,7 @@ def latex(found: Sequence[Group]) -> str:
         ]
         section = None
         for row in rows(form, found):
-            heading = f"{_dataset_title(row.group.dataset)}, {row.block}"
+            heading = f"{dataset_title(row.group.dataset)}, {row.block}"
             if heading != section:
                 section = heading
                 span = rf"\multicolumn{{{1 + len(TITLES)}}}{{@{{}}l}}"
