@@ -23,6 +23,27 @@ learning_rate=0.05, --set warmup_epochs=0.
 A run that was stopped, whatever stopped it, continues by the same command.
 """
 
+_SELECT = """\
+examples:
+  python -m recipes select --dataset cifar10 --model resnet50 --loss dual_focal
+  python -m recipes select --dataset cifar10 --model resnet50 --loss au --jobs 2 \\
+      --grid smoothing=0.02,0.1 --grid coverage=0.5,0.75
+
+Without --grid, all values that the paper has chosen for some model are searched: γ of
+inv_focal and dual_focal, ν × κ × CSF of au, CSF of aurc, λ of kde_xe; what --set or
+--csf gives is not.
+
+Losses with other γ, ν, κ or λ are other yardsticks, so that settings are compared by
+the cross-entropy of the validation set. --by loss takes each run's own loss instead.
+
+Runs are ordinary ones, each with its output in train.log. A search that was stopped
+continues by the same command; it does not repeat what is finished.
+
+--engine ray runs on the Ray cluster at RAY_ADDRESS, or else on the one that
+`ray start --head` has started on this machine. Each run takes one CPU. The nodes must
+share the file system: this folder, the data and the Python environment.
+"""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code."""
@@ -63,61 +84,62 @@ def _parser() -> argparse.ArgumentParser:
         return added
 
     train = add("train", _train, "Train a model, and save its logits.", epilog=_TRAIN)
-    train.add_argument(
-        "--dataset",
-        required=True,
-        help="cifar10, cifar100, tiny-imagenet, digits, or folder:PATH with a folder "
-        "of images for each class",
-    )
-    train.add_argument("--model", required=True, help="a name that `list` shows")
-    train.add_argument(
-        "--loss",
-        required=True,
-        help="xe, fl53, inv_focal, dual_focal, kde_xe, aurc or au",
-    )
-    train.add_argument(
-        "--csf", help="confidence score of au and aurc: msp, margin or neg_entropy"
-    )
+    _add_task(train)
     train.add_argument(
         "--seed",
         type=_count,
         default=0,
         help="of weights, order, augmentation and dropout (default: 0)",
     )
-    train.add_argument("--data-dir", help="where the data set is, a folder or a file")
-    train.add_argument("--epochs", type=_positive, help="instead of the paper's")
-    train.add_argument("--batch-size", type=_positive, help="instead of the paper's")
-    train.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUE",
-        help="change a setting, such as loss.smoothing=0.3; may be repeated",
-    )
-    train.add_argument(
-        "--pretrained", metavar="FILE", help="weights to start from, as timm saves them"
-    )
-    train.add_argument(
-        "--subset",
-        type=_positive,
-        metavar="N",
-        help="train on N images, drawn by class and always the same",
-    )
-    train.add_argument(
-        "--label-noise",
-        type=float,
-        metavar="SHARE",
-        help="share of wrong labels in digits (default: 0.2)",
-    )
-    train.add_argument(
-        "--checkpoint-every",
-        type=_positive,
-        default=1,
-        metavar="N",
-        help="epochs between checkpoints (default: 1)",
-    )
     train.add_argument(
         "--out", metavar="FOLDER", help="the run's folder (default: runs/, its name)"
+    )
+
+    select = add(
+        "select",
+        _select,
+        "Train every setting of a grid, and choose by the validation set.",
+        epilog=_SELECT,
+    )
+    _add_task(select)
+    select.add_argument(
+        "--grid",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUES",
+        help="search these values, such as smoothing=0.02,0.1, and nothing that is not "
+        "named; may be repeated",
+    )
+    select.add_argument(
+        "--seeds", type=_positive, default=1, help="runs of each setting (default: 1)"
+    )
+    select.add_argument(
+        "--by",
+        choices=("nll", "loss", "ece", "accuracy"),
+        default="nll",
+        help="what to choose by, on the validation set (default: nll)",
+    )
+    select.add_argument(
+        "--jobs",
+        type=_positive,
+        help="runs at a time; they share the processors (default: 1, and with ray what "
+        "the cluster has room for)",
+    )
+    select.add_argument(
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="where to run (default: local)",
+    )
+    select.add_argument(
+        "--gpus-per-run",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="with ray (default: 0)",
+    )
+    select.add_argument(
+        "--out", metavar="FOLDER", help="for runs, map and choice (default: in runs/)"
     )
 
     evaluate = add(
@@ -186,6 +208,57 @@ def _parser() -> argparse.ArgumentParser:
         "--seeds", type=_positive, default=3, help="runs of each loss (default: 3)"
     )
     return parser
+
+
+def _add_task(parser: argparse.ArgumentParser) -> None:
+    """Adds what tells the task of a run, but for its seed."""
+    parser.add_argument(
+        "--dataset",
+        required=True,
+        help="cifar10, cifar100, tiny-imagenet, digits, or folder:PATH with a folder "
+        "of images for each class",
+    )
+    parser.add_argument("--model", required=True, help="a name that `list` shows")
+    parser.add_argument(
+        "--loss",
+        required=True,
+        help="xe, fl53, inv_focal, dual_focal, kde_xe, aurc or au",
+    )
+    parser.add_argument(
+        "--csf", help="confidence score of au and aurc: msp, margin or neg_entropy"
+    )
+    parser.add_argument("--data-dir", help="where the data set is, a folder or a file")
+    parser.add_argument("--epochs", type=_positive, help="instead of the paper's")
+    parser.add_argument("--batch-size", type=_positive, help="instead of the paper's")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="change a setting, such as loss.smoothing=0.3; may be repeated",
+    )
+    parser.add_argument(
+        "--pretrained", metavar="FILE", help="weights to start from, as timm saves them"
+    )
+    parser.add_argument(
+        "--subset",
+        type=_positive,
+        metavar="N",
+        help="train on N images, drawn by class and always the same",
+    )
+    parser.add_argument(
+        "--label-noise",
+        type=float,
+        metavar="SHARE",
+        help="share of wrong labels in digits (default: 0.2)",
+    )
+    parser.add_argument(
+        "--checkpoint-every",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="epochs between checkpoints (default: 1)",
+    )
 
 
 def _count(text: str) -> int:
@@ -267,7 +340,7 @@ def task_of(options: argparse.Namespace) -> tuple[Any, str]:
     return task, run_name(task, marks)
 
 
-# --- evaluate, report, tables, list, show, quickstart -------------------------------
+# --- evaluate, report, tables, list, show, select, quickstart -----------------------
 
 
 def _evaluate(options: argparse.Namespace) -> None:
@@ -375,6 +448,12 @@ def _show(options: argparse.Namespace) -> None:
                 for name in ("loss", "accuracy", "val_loss", "val_accuracy")
             )
             output.print(f"{title} epoch {int(row['epoch'])}: {values}")
+
+
+def _select(options: argparse.Namespace) -> None:
+    from recipes.selection import select
+
+    select(options)
 
 
 def _quickstart(options: argparse.Namespace) -> None:
