@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from recipes.distribution import NAMES, prepare, start
 from recipes.runs import CONFIG, Run, RunError, flat, runs_in
 
 # Keras takes seconds to import, so that only the commands that need it do.
@@ -47,7 +48,9 @@ share the file system: this folder, the data and the Python environment.
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     options = _parser().parse_args(arguments)
+    options.arguments = arguments
     try:
         options.command(options)
     except KeyboardInterrupt:
@@ -94,6 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument(
         "--out", metavar="FOLDER", help="the run's folder (default: runs/, its name)"
     )
+    _add_devices(train)
 
     select = add(
         "select",
@@ -207,7 +211,24 @@ def _parser() -> argparse.ArgumentParser:
     quickstart.add_argument(
         "--seeds", type=_positive, default=3, help="runs of each loss (default: 3)"
     )
+    _add_devices(quickstart)
     return parser
+
+
+def _add_devices(command: Any) -> None:
+    command.add_argument(
+        "--devices",
+        type=_positive,
+        metavar="N",
+        help="devices that share each batch (default: one, or those of all processes)",
+    )
+    command.add_argument(
+        "--distribution",
+        choices=("auto", *NAMES.values()),
+        default="auto",
+        help="data (JAX), mirrored (TensorFlow) or processes (PyTorch); data also "
+        "joins the tasks of a SLURM step (default: auto)",
+    )
 
 
 def _add_task(parser: argparse.ArgumentParser) -> None:
@@ -281,14 +302,22 @@ def _positive(text: str) -> int:
 def _train(options: argparse.Namespace) -> None:
     from recipes.progress import Progress, console
 
-    output = console()
+    prepare(options.devices)
     task, name = task_of(options)
     from recipes.training import train
 
+    distribution = start(
+        options.devices,
+        options.distribution,
+        task.settings.batch_size,
+        options.arguments,
+    )
+    output = console(quiet=not distribution.first)
     run = Run(options.out or os.path.join("runs", name))
     with Progress(output) as progress:
-        train(run, task, progress, options.checkpoint_every)
-    _print_tables([run], output)
+        train(run, task, progress, options.checkpoint_every, distribution)
+    if distribution.first:
+        _print_tables([run], output)
 
 
 def task_of(options: argparse.Namespace) -> tuple[Any, str]:
@@ -457,6 +486,10 @@ def _select(options: argparse.Namespace) -> None:
 
 
 def _quickstart(options: argparse.Namespace) -> None:
-    from recipes.quickstart import quickstart
+    prepare(options.devices)
+    from recipes.quickstart import BATCH_SIZE, quickstart
 
-    quickstart(options.out, options.seeds)
+    distribution = start(
+        options.devices, options.distribution, BATCH_SIZE, options.arguments
+    )
+    quickstart(options.out, options.seeds, distribution)

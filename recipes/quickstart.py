@@ -8,6 +8,7 @@ import numpy as np
 
 from recipes import losses
 from recipes.data.digits import LABEL_NOISE
+from recipes.distribution import ONE, Distribution
 from recipes.progress import Progress, console
 from recipes.runs import Run
 from recipes.settings import settings
@@ -15,12 +16,15 @@ from recipes.table import Table, tables
 from recipes.training import Task, run_name, train
 
 DATASET, MODEL = "digits", "cnn"
+BATCH_SIZE = settings(DATASET, MODEL, "au").batch_size
 METRICS = ("accuracy", "ece", "adaptive_ece", "cwece", "aurc")
 # What the pictures compare: seven curves would hide each other.
 DRAWN = ("xe", "fl53", "au")
 
 
-def quickstart(folder: str | os.PathLike[str], seeds: int = 3) -> None:
+def quickstart(
+    folder: str | os.PathLike[str], seeds: int = 3, distribution: Distribution = ONE
+) -> None:
     """Trains with every loss and several seeds; prints a table, writes pictures.
 
     The runs are ordinary ones: what is done is not done again.
@@ -28,8 +32,9 @@ def quickstart(folder: str | os.PathLike[str], seeds: int = 3) -> None:
     Args:
         folder: for the runs, `table.md`, `reliability.png` and `risk_coverage.png`.
         seeds: how many runs each loss has.
+        distribution: the devices that share each batch.
     """
-    output = console()
+    output = console(quiet=not distribution.first)
     start = time.perf_counter()
     folder = Path(folder)
     tasks = [
@@ -46,8 +51,10 @@ def quickstart(folder: str | os.PathLike[str], seeds: int = 3) -> None:
         for task in tasks:
             run = Run(folder / run_name(task))
             # Seconds each: fewer checkpoints cost less than the epochs they save.
-            train(run, task, progress, checkpoint_every=20)
+            train(run, task, progress, checkpoint_every=20, distribution=distribution)
             runs.append(run)
+    if not distribution.first:
+        return
     (table,) = tables(runs, METRICS)
     output.print(table.rich(bold=output.is_terminal))
     output.print(verdict(table), soft_wrap=True)

@@ -20,6 +20,7 @@ import keras_selcal
 from recipes import data, losses, models
 from recipes.data.digits import LABEL_NOISE
 from recipes.data.split import stratified_holdout
+from recipes.distribution import ONE, Distribution
 from recipes.evaluation import evaluate
 from recipes.optimizers import L2SGD
 from recipes.progress import Progress
@@ -73,7 +74,13 @@ class Task:
         }
 
 
-def train(run: Run, task: Task, progress: Progress, checkpoint_every: int = 1) -> None:
+def train(
+    run: Run,
+    task: Task,
+    progress: Progress,
+    checkpoint_every: int = 1,
+    distribution: Distribution = ONE,
+) -> None:
     """Trains and evaluates a run; one that is finished stays as it is.
 
     Args:
@@ -81,16 +88,22 @@ def train(run: Run, task: Task, progress: Progress, checkpoint_every: int = 1) -
         task: what to do.
         progress: shows the epochs.
         checkpoint_every: number of epochs from one checkpoint to the next.
+        distribution: the devices that share each batch.
     """
-    with run.lock():
-        config = task.config()
+    # Layers of an earlier run in this process would change the names of these.
+    keras.utils.clear_session(free_memory=False)
+    run = distribution.run(run)
+    with run.lock(), distribution.scope():
+        config = {**task.config(), **distribution.config()}
         if run.finished:
             run.claim({**config, "data": None})
             progress.end(run.name, "was finished already")
             return
         try:
             dataset = load_data(task)
-            prepared = _Training(run, task, dataset, progress, checkpoint_every)
+            prepared = _Training(
+                run, task, dataset, progress, checkpoint_every, distribution
+            )
         except (ValueError, OSError) as error:
             raise RunError(str(error)) from error
         run.claim({**config, "data": _digests(dataset)})
@@ -197,8 +210,10 @@ class _Training:
         dataset: data.Dataset,
         progress: Progress,
         checkpoint_every: int,
+        distribution: Distribution,
     ) -> None:
         self.run, self.task, self.progress = run, task, progress
+        self.distribution = distribution
         self.settings = task.settings
         self.checkpoint_every = checkpoint_every
         self.splits = {"val": dataset.val, "test": dataset.test}
@@ -210,8 +225,6 @@ class _Training:
             seed=task.seed,
         )
         self.preprocessing = dataset.preprocessing
-        # Layers of an earlier run in this process would change the names of these.
-        keras.utils.clear_session(free_memory=False)
         keras.utils.set_random_seed(task.seed)
         self.model = models.build(task.model, dataset.num_classes, dataset.input_shape)
         if task.pretrained is not None:
@@ -223,7 +236,10 @@ class _Training:
         )
         self.model.compile(
             optimizer=self.optimizer,
-            loss=losses.build(task.loss, self.settings.loss),
+            loss=losses.build(
+                task.loss,
+                {**self.settings.loss, **distribution.loss_arguments(task.loss)},
+            ),
             metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
         )
         self.optimizer.build(self.model.trainable_variables)
@@ -241,16 +257,17 @@ class _Training:
         epochs = self.settings.epochs
         self.progress.start(self.run.name, epochs, state.epoch)
         if state.epoch < epochs:
-            self.model.fit(
-                self.batches,
-                validation_data=self._batches("val"),
-                validation_freq=validated_epochs(self.settings),
-                epochs=epochs,
-                initial_epoch=state.epoch,
-                shuffle=False,
-                verbose=0,
-                callbacks=[self.batches.callback, *self._schedule(), _Epochs(self)],
-            )
+            with self.distribution.fitting(self.model):
+                self.model.fit(
+                    self.distribution.training(self.batches),
+                    validation_data=self.distribution.validation(self._batches("val")),
+                    validation_freq=validated_epochs(self.settings),
+                    epochs=epochs,
+                    initial_epoch=state.epoch,
+                    shuffle=False,
+                    verbose=0,
+                    callbacks=[self.batches.callback, *self._schedule(), _Epochs(self)],
+                )
         self._evaluate()
 
     def _schedule(self) -> list[keras.callbacks.Callback]:
@@ -290,7 +307,8 @@ class _Training:
             _assign(self.weights, state.best)
         samples = 0
         for split, content in self.splits.items():
-            logits = self.model.predict(self._batches(split), verbose=0)
+            batches = self.distribution.prediction(self._batches(split))
+            logits = self.model.predict(batches, verbose=0)
             self.run.write_predictions(split, Predictions(logits, content.y))
             samples += len(content)
         evaluation = time.perf_counter() - start
@@ -338,10 +356,11 @@ class _Epochs(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         names = ("loss", "accuracy", "val_loss", "val_accuracy")
+        means = {name: float(logs.get(name, math.nan)) for name in names}
         self.training.end_epoch(
             {
                 "epoch": epoch + 1,
-                **{name: float(logs.get(name, math.nan)) for name in names},
+                **self.training.distribution.means(means),
                 "learning_rate": self.rate,
                 "seconds": round(time.perf_counter() - self.start, 3),
             }

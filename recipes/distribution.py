@@ -1,0 +1,583 @@
+"""One run on several devices: each batch is split, and ends as on one device.
+
+| backend    | name        | engine                                                    |
+|------------|-------------|-----------------------------------------------------------|
+| JAX        | `data`      | `keras.distribution.DataParallel`, in one process or many |
+| TensorFlow | `mirrored`  | `tf.distribute.MirroredStrategy`, in one process          |
+| PyTorch    | `processes` | `torch.distributed`, a process for each device            |
+
+The batch size stays that of the settings. Loss, gradients and the statistics of batch
+normalisation are those of the whole batch, for the losses that JAX, or `synchronized`,
+ranks as a whole. A batch that does not divide evenly goes whole to every device. That
+is the last one of an epoch at most, and all but the means in the history of TensorFlow
+and PyTorch count it once.
+"""
+
+import contextlib
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from recipes.runs import Checkpoint, Predictions, Run, RunError
+
+if TYPE_CHECKING:
+    from recipes.data import Batches
+
+NAMES = {"jax": "data", "tensorflow": "mirrored", "torch": "processes"}
+_HOST_DEVICES = "--xla_force_host_platform_device_count"
+
+T = TypeVar("T")
+
+
+class Distribution:
+    """One device, which all others refine."""
+
+    name: str | None = None
+    devices = 1
+    #: Whether this is the process that writes and prints.
+    first = True
+
+    def config(self) -> dict[str, Any]:
+        """Returns what a run's configuration tells: nothing of one device."""
+        if self.name is None:
+            return {}
+        return {"distribution": self.name, "devices": self.devices}
+
+    def loss_arguments(self, loss: str) -> dict[str, Any]:
+        """Returns what a loss is told beside its settings."""
+        return {"synchronized": True} if loss == "au" and self.name else {}
+
+    def run(self, run: Run) -> Run:
+        """Returns the run's folder as this process may use it."""
+        return run
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """Holds while models are built and used."""
+        yield
+
+    @contextlib.contextmanager
+    def fitting(self, model: Any) -> Iterator[None]:
+        """Holds while a model is fitted: outside it, it is a model like any other."""
+        yield
+
+    def training(self, batches: "Batches") -> Any:
+        """Returns what `fit` is given."""
+        return batches
+
+    def validation(self, batches: "Batches") -> Any:
+        """Returns what `fit` validates on."""
+        return batches
+
+    def prediction(self, batches: "Batches") -> Any:
+        """Returns what `predict` is given."""
+        return batches
+
+    def means(self, logs: Mapping[str, float]) -> dict[str, float]:
+        """Returns the means of an epoch over all devices."""
+        return dict(logs)
+
+
+ONE = Distribution()
+
+
+# --- Choice -------------------------------------------------------------------------
+
+
+def prepare(devices: int | None) -> None:
+    """Lets JAX see a processor as several devices; to be called before it is imported.
+
+    Where there are accelerators it changes nothing.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    processes = int(os.environ.get("KERAS_DISTRIBUTION_NUM_PROCESSES", "1"))
+    if (devices or 1) > processes and _HOST_DEVICES not in flags:
+        local = (devices or 1) // processes
+        os.environ["XLA_FLAGS"] = f"{flags} {_HOST_DEVICES}={local}".strip()
+
+
+def start(
+    devices: int | None = None,
+    name: str = "auto",
+    batch_size: int | None = None,
+    arguments: Sequence[str] = (),
+) -> Distribution:
+    """Returns the distribution that is asked for, and joins the processes it has.
+
+    Args:
+        devices: how many share each batch. Defaults to one, or in processes that were
+            started together, to all of theirs.
+        name: `"auto"`, or the name that the backend's distribution has.
+        batch_size: of training.
+        arguments: of `python -m recipes`, for the processes that PyTorch needs.
+    """
+    import keras
+
+    backend = keras.backend.backend()
+    known = NAMES.get(backend, "auto")
+    if name not in ("auto", known):
+        raise RunError(
+            f"`distribution` must be auto or {known} on {backend}. "
+            f"Received: distribution={name}"
+        )
+    joined = {"jax": _join_jax, "torch": _join_torch}.get(backend, _alone)(name)
+    if devices is None:
+        devices = joined or 1
+    elif joined and devices != joined:
+        raise RunError(
+            f"`devices` must be {joined}, which the processes have together. "
+            f"Received: devices={devices}"
+        )
+    if devices == 1:
+        return ONE
+    if batch_size is not None and batch_size < devices:
+        raise RunError(
+            f"`devices` must be at most the batch size, {batch_size}. "
+            f"Received: devices={devices}"
+        )
+    if backend == "jax":
+        return DataParallel(devices)
+    if backend == "tensorflow":
+        return Mirrored(devices)
+    if not joined:
+        _launch(devices, arguments)
+    return Processes()
+
+
+def _alone(name: str) -> int:
+    return 0
+
+
+def _too_many(devices: int, there: int, advice: str = "") -> RunError:
+    return RunError(
+        f"`devices` must be at most {there}, the number of those there are{advice}. "
+        f"Received: devices={devices}"
+    )
+
+
+# --- JAX ----------------------------------------------------------------------------
+
+
+def _join_jax(name: str) -> int:
+    """Joins the processes that the environment tells of; returns their devices."""
+    slurm = name == "data" and int(os.environ.get("SLURM_NTASKS", "1")) > 1
+    if "KERAS_DISTRIBUTION_NUM_PROCESSES" not in os.environ and not slurm:
+        return 0
+    import jax
+    import keras
+
+    if not jax.distributed.is_initialized():
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        # Reads KERAS_DISTRIBUTION_*; without these, JAX reads what SLURM tells.
+        keras.distribution.initialize()
+    return jax.device_count()
+
+
+class _Whole(np.ndarray):
+    """Rows that every device gets all of."""
+
+
+class DataParallel(Distribution):
+    """JAX compiles one program over the global batch.
+
+    Args:
+        devices: how many.
+    """
+
+    name = NAMES["jax"]
+
+    def __init__(self, devices: int) -> None:
+        import jax
+        import keras
+
+        there = keras.distribution.list_devices()
+        if devices > len(there):
+            advice = ""
+            if there[0].startswith("cpu"):
+                advice = f" ({_HOST_DEVICES} in XLA_FLAGS makes more)"
+            raise _too_many(devices, len(there), advice)
+        self.devices = devices
+        self.rank, self.size = jax.process_index(), jax.process_count()
+        self.first = self.rank == 0
+        self.parallel = keras.distribution.DataParallel(
+            devices=there[:devices], auto_shard_dataset=False
+        )
+
+    def run(self, run: Run) -> Run:
+        return run if self.size == 1 else _SharedRun(run, self.first, _jax_broadcast)
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        import jax
+        from keras.src.backend.jax import distribution_lib
+
+        mesh = self.parallel.device_mesh.backend_mesh
+        everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+        place = distribution_lib.distribute_data_input
+
+        def placed(rows: Any, layout: Any, *options: Any, **named: Any) -> Any:
+            layout = everywhere if isinstance(rows, _Whole) else layout
+            return place(np.asarray(rows), layout, *options, **named)
+
+        # Keras lays out every batch as the first one, and fails at a shorter one.
+        distribution_lib.distribute_data_input = placed
+        try:
+            with self.parallel.scope():
+                yield
+        finally:
+            distribution_lib.distribute_data_input = place
+
+    def training(self, batches: "Batches") -> Any:
+        return _follower(batches, self._share)
+
+    def validation(self, batches: "Batches") -> Any:
+        return _follower(batches, self._share)
+
+    def prediction(self, batches: "Batches") -> Any:
+        # A process can read no more than what its own devices have.
+        return _follower(batches, self._share if self.size == 1 else _whole)
+
+    def _share(self, rows: np.ndarray) -> np.ndarray:
+        if len(rows) % self.devices:
+            return _whole(rows)
+        return _part(rows, self.rank, self.size)
+
+
+def _whole(rows: np.ndarray) -> np.ndarray:
+    return rows.view(_Whole)
+
+
+def _jax_broadcast(value: T) -> T:
+    from jax.experimental.multihost_utils import broadcast_one_to_all
+
+    content = np.frombuffer(pickle.dumps(value), "uint8")
+    size = int(broadcast_one_to_all(np.int32(len(content))))
+    # Only the first process's content counts; the others' has to have its size.
+    received = broadcast_one_to_all(np.resize(content, size))
+    return pickle.loads(np.asarray(received).tobytes())
+
+
+# --- TensorFlow ---------------------------------------------------------------------
+
+
+class Mirrored(Distribution):
+    """A replica on each device of this machine; processors are made to be several.
+
+    Args:
+        devices: how many.
+    """
+
+    name = NAMES["tensorflow"]
+
+    def __init__(self, devices: int) -> None:
+        import tensorflow as tf
+
+        self.devices = devices
+        if tf.config.list_physical_devices("GPU"):
+            there = tf.config.list_logical_devices("GPU")
+        else:
+            there = self._processors()
+        if devices > len(there):
+            raise _too_many(devices, len(there))
+        self.strategy = tf.distribute.MirroredStrategy(
+            [device.name for device in there[:devices]]
+        )
+
+    def _processors(self) -> Any:
+        import tensorflow as tf
+
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        virtual = [tf.config.LogicalDeviceConfiguration()] * self.devices
+        # TensorFlow refuses where it has begun to compute: what there is must do.
+        with contextlib.suppress(RuntimeError):
+            tf.config.set_logical_device_configuration(cpu, virtual)
+        return tf.config.list_logical_devices("CPU")
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        with self.strategy.scope():
+            yield
+
+    @contextlib.contextmanager
+    def fitting(self, model: Any) -> Iterator[None]:
+        normalizations = _normalizations(model)
+        for layer in normalizations:
+            layer.synchronized = True
+        try:
+            yield
+        finally:
+            # No other backend loads a layer that has it.
+            for layer in normalizations:
+                layer.synchronized = False
+
+    def training(self, batches: "Batches") -> Any:
+        # A replica's mean counts as any other's: shares have to be equal.
+        return _follower(batches, lambda rows: self._split(rows, even=True))
+
+    def validation(self, batches: "Batches") -> Any:
+        return _follower(batches, lambda rows: self._split(rows, even=False))
+
+    def _split(self, rows: np.ndarray, even: bool) -> np.ndarray:
+        """Returns rows of which TensorFlow gives each replica as many, in order."""
+        n, count = len(rows), self.devices
+        each = -(-n // count)
+        if (n % count == 0) or (not even and each * (count - 1) < n):
+            return rows
+        return np.concatenate([rows] * count)
+
+
+# --- PyTorch ------------------------------------------------------------------------
+
+
+def _join_torch(name: str) -> int:
+    """Joins the processes that `torchrun` has started; returns how many."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1 or "RANK" not in os.environ:
+        return 0
+    import torch.distributed
+
+    if not torch.distributed.is_initialized():
+        gpus = torch.cuda.device_count()
+        local = int(os.environ.get("LOCAL_RANK", "0"))
+        if gpus and local >= gpus:
+            raise _too_many(local + 1, gpus)
+        if gpus:
+            torch.cuda.set_device(local)
+        torch.distributed.init_process_group("nccl" if gpus else "gloo")
+    return size
+
+
+def _launch(devices: int, arguments: Sequence[str]) -> None:
+    """Runs the command once more, in a process for each device, and ends this one."""
+    import torch
+
+    gpus = torch.cuda.device_count()
+    if gpus and devices > gpus:
+        raise _too_many(devices, gpus)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [f"--nproc-per-node={devices}", "-m", "recipes", *arguments]
+    raise SystemExit(subprocess.call([*launcher, *command]))
+
+
+class Processes(Distribution):
+    """The processes of `torch.distributed`, each with its share of every batch.
+
+    Keras's `fit` runs in each of them as it does alone; gradients meet before the
+    optimizer's step, in one message.
+    """
+
+    name = NAMES["torch"]
+
+    def __init__(self) -> None:
+        import torch.distributed
+
+        self.rank = torch.distributed.get_rank()
+        self.devices = torch.distributed.get_world_size()
+        self.first = self.rank == 0
+        self._rows = {"": 0, "val_": 0}
+
+    def run(self, run: Run) -> Run:
+        return _SharedRun(run, self.first, _torch_broadcast)
+
+    @contextlib.contextmanager
+    def fitting(self, model: Any) -> Iterator[None]:
+        optimizer, normalizations = model.optimizer, _normalizations(model)
+        optimizer.apply = self._meeting(optimizer.apply)
+        for layer in normalizations:
+            layer._moments = _moments(layer)
+        try:
+            yield
+        finally:
+            del optimizer.apply
+            for layer in normalizations:
+                del layer._moments
+
+    def _meeting(self, apply: Callable[..., Any]) -> Callable[..., Any]:
+        import torch
+
+        def apply_means(gradients: Any, variables: Any = None) -> Any:
+            flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+            torch.distributed.all_reduce(flat)
+            flat /= self.devices
+            parts = flat.split([gradient.numel() for gradient in gradients])
+            pairs = zip(parts, gradients, strict=True)
+            means = [part.reshape(gradient.shape) for part, gradient in pairs]
+            return apply(means, variables)
+
+        return apply_means
+
+    def training(self, batches: "Batches") -> Any:
+        return self._shares("", batches, even=True)
+
+    def validation(self, batches: "Batches") -> Any:
+        return self._shares("val_", batches, even=False)
+
+    def _shares(self, prefix: str, batches: "Batches", even: bool) -> Any:
+        def share(rows: np.ndarray) -> np.ndarray:
+            if len(rows) < self.devices or (even and len(rows) % self.devices):
+                return rows
+            return _part(rows, self.rank, self.devices)
+
+        full, rest = divmod(len(batches.split), batches.batch_size)
+        self._rows[prefix] = full * len(share(np.empty(batches.batch_size)))
+        self._rows[prefix] += len(share(np.empty(rest)))
+        return _follower(batches, share)
+
+    def means(self, logs: Mapping[str, float]) -> dict[str, float]:
+        import torch
+
+        names = list(logs)
+        rows = [self._rows["val_" if n.startswith("val_") else ""] for n in names]
+        sums = [rows, [logs[n] * count for n, count in zip(names, rows, strict=True)]]
+        found = torch.tensor(sums, dtype=torch.float64)
+        if torch.cuda.is_available():
+            found = found.cuda()
+        torch.distributed.all_reduce(found)
+        return dict(zip(names, (found[1] / found[0]).tolist(), strict=True))
+
+
+def _moments(layer: Any) -> Callable[[Any, Any], Any]:
+    """Returns what gives a layer the mean and variance of the whole batch.
+
+    Keras has it on TensorFlow alone.
+    """
+    import torch
+
+    class Total(torch.autograd.Function):
+        """The sum over processes, for the gradient too."""
+
+        @staticmethod
+        def forward(_: Any, x: Any) -> Any:
+            return _total(x)
+
+        @staticmethod
+        def backward(_: Any, gradient: Any) -> Any:
+            return _total(gradient)
+
+    def moments(inputs: Any, mask: Any) -> Any:
+        if mask is not None:
+            raise RunError("batch normalisation of masked inputs is not distributed.")
+        axes = [i for i in range(inputs.ndim) if i != layer.axis % inputs.ndim]
+        # Every process has as many rows.
+        means = torch.stack([inputs.mean(axes), inputs.square().mean(axes)])
+        means = Total.apply(means) / torch.distributed.get_world_size()
+        return means[0], means[1] - means[0].square()
+
+    return moments
+
+
+def _total(x: Any) -> Any:
+    import torch.distributed
+
+    x = x.detach().clone(memory_format=torch.contiguous_format)
+    torch.distributed.all_reduce(x)
+    return x
+
+
+def _torch_broadcast(value: T) -> T:
+    import torch.distributed
+
+    values = [value]
+    torch.distributed.broadcast_object_list(values)
+    return values[0]
+
+
+# --- What they share ----------------------------------------------------------------
+
+
+def _part(rows: np.ndarray, index: int, count: int) -> np.ndarray:
+    n = len(rows)
+    return rows[n * index // count : n * (index + 1) // count]
+
+
+def _follower(batches: "Batches", change: Callable[[np.ndarray], np.ndarray]) -> Any:
+    """Returns batches with other rows in each."""
+    import keras
+
+    class Changed(keras.utils.PyDataset):
+        def __len__(self) -> int:
+            return len(batches)
+
+        def __getitem__(self, index: int) -> tuple[np.ndarray, ...]:
+            return tuple(change(rows) for rows in batches[index])
+
+        def on_epoch_begin(self) -> None:
+            batches.on_epoch_begin()
+
+    return Changed(workers=1)
+
+
+def _normalizations(model: Any) -> list[Any]:
+    import keras
+
+    kind = keras.layers.BatchNormalization
+    return [layer for layer in model._flatten_layers() if isinstance(layer, kind)]
+
+
+class _SharedRun(Run):
+    """A run that the first process holds, and all of them know.
+
+    Args:
+        run: the folder.
+        first: whether this is the first process.
+        broadcast: gives all processes the first one's value.
+    """
+
+    def __init__(self, run: Run, first: bool, broadcast: Callable[[Any], Any]) -> None:
+        super().__init__(run.folder)
+        self._run, self._first, self._broadcast = run, first, broadcast
+
+    def _all(self, action: Callable[[], T]) -> T:
+        """Returns what the first process finds; its error is everybody's."""
+        found: Any = (None, None)
+        if self._first:
+            try:
+                found = (action(), None)
+            except RunError as error:
+                found = (None, str(error))
+        value, message = self._broadcast(found)
+        if message is not None:
+            raise RunError(message)
+        return value
+
+    @property
+    def finished(self) -> bool:
+        return self._all(lambda: self._run.finished)
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            self._all(lambda: stack.enter_context(self._run.lock()))
+            yield
+
+    def claim(self, config: Mapping[str, Any]) -> None:
+        self._all(lambda: self._run.claim(config))
+
+    def config(self) -> dict[str, Any]:
+        return self._all(self._run.config)
+
+    def load_checkpoint(self) -> Checkpoint | None:
+        return self._all(self._run.load_checkpoint)
+
+    def predictions(self, split: str) -> Predictions:
+        return self._all(lambda: self._run.predictions(split))
+
+    def save_checkpoint(self, state: Checkpoint) -> None:
+        self._all(lambda: self._run.save_checkpoint(state))
+
+    def write_history(self, rows: Sequence[Mapping[str, float]]) -> None:
+        self._all(lambda: self._run.write_history(rows))
+
+    def write_predictions(self, split: str, predictions: Predictions) -> None:
+        self._all(lambda: self._run.write_predictions(split, predictions))
+
+    def save_model(self, model: Any) -> None:
+        self._all(lambda: self._run.save_model(model))
+
+    def finish(self, environment: Mapping[str, Any]) -> None:
+        self._all(lambda: self._run.finish(environment))
