@@ -282,6 +282,15 @@ def _add_task(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def task_defaults() -> dict[str, Any]:
+    """Returns the options that tell a task, with None or their defaults."""
+    parser = argparse.ArgumentParser()
+    _add_task(parser)
+    given = ("dataset", "model", "loss")
+    defaults = vars(parser.parse_args([w for n in given for w in (f"--{n}", "")]))
+    return {**defaults, **dict.fromkeys(given)}
+
+
 def _count(text: str) -> int:
     value = int(text)
     if value < 0:

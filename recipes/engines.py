@@ -11,7 +11,9 @@ import os
 import platform
 import shlex
 import signal
+import socket
 import subprocess
+import sys
 import threading
 import time
 from collections import deque
@@ -343,6 +345,12 @@ class _Ray:
         self._connected = not ray.is_initialized()
         if self._connected:
             self._connect()
+        wanted = {"CPU": 1.0, "GPU": self._gpus}
+        if not any(_has(node, wanted) for node in ray.nodes()):
+            print(
+                f"no node of the Ray cluster has {_listed(wanted)}: runs wait for one.",
+                file=sys.stderr,
+            )
         self._execute = ray.remote(
             num_cpus=1,
             num_gpus=self._gpus,
@@ -357,15 +365,16 @@ class _Ray:
         handler = signal.getsignal(signal.SIGTERM)
         # The workers need this module, and nothing else.
         root = str(Path(__file__).resolve().parents[1])
-        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+        paths = filter(None, [root, os.environ.get("PYTHONPATH")])
         try:
+            _reach(address)
             self._ray.init(
                 address=address,
                 logging_level="ERROR",
                 log_to_driver=False,
                 runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(paths)}},
             )
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError) as error:
             where = "on this machine" if address == "auto" else f"at {address}"
             raise RunError(
                 f"there is no Ray cluster {where}: start one by `ray start --head`, or "
@@ -407,6 +416,22 @@ class _Ray:
             first = str(error).strip().splitlines()[0]
             return Result(job, first, "", time.monotonic() - start, "unknown")
         return found
+
+
+def _has(node: Mapping[str, Any], wanted: Mapping[str, float]) -> bool:
+    there = node["Resources"]
+    return node["Alive"] and all(there.get(k, 0) >= v for k, v in wanted.items())
+
+
+def _listed(wanted: Mapping[str, float]) -> str:
+    return " and ".join(f"{value:g} {name}" for name, value in wanted.items() if value)
+
+
+def _reach(address: str) -> None:
+    """Raises an error where nobody listens; Ray would try for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
 def _execute(job: Job) -> Result:

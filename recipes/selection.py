@@ -29,7 +29,8 @@ import numpy as np
 
 from keras_selcal.functional import paper_smoothing
 from recipes import losses
-from recipes.cli import task_of
+from recipes.cli import task_defaults, task_of
+from recipes.distribution import ONE
 from recipes.engines import Job, Result, run_all
 from recipes.evaluation import evaluate
 from recipes.progress import Progress, console
@@ -37,12 +38,14 @@ from recipes.runs import Run, RunError
 from recipes.settings import CLASSES, CSFS, KDE_REGULARIZATION, TUNED, Settings
 from recipes.table import cell_of
 
-FILES = ("selection.csv", "selection.md")
+FILES, PICTURE = ("selection.csv", "selection.md"), "selection.png"
 
 # Options of `train` beside --set; --epochs moves the milestones, too.
 _OPTIONS = ("csf", "epochs", "batch_size")
-# Options of `select` that are none of `train`.
-_OWN = ("command", "grid", "seeds", "by", "jobs", "engine", "gpus_per_run", "out")
+# All options that tell a task, and their defaults.
+_TASK = task_defaults()
+
+_PANELS = 6  # of a picture
 
 _SYMBOLS = {"gamma": "γ", "smoothing": "ν", "coverage": "κ", "regularization": "λ"}
 # Where a range ends, nothing lies beyond the grid.
@@ -72,7 +75,7 @@ class Criterion(NamedTuple):
 
 CRITERIA = {
     "nll": Criterion("NLL", "cross-entropy (NLL)"),
-    "loss": Criterion("own loss", "the value of the loss itself"),
+    "loss": Criterion("own loss", "value of its own loss"),
     "ece": Criterion("ECE", "ECE", scale=100.0),
     "accuracy": Criterion("accuracy", "accuracy", higher=True, scale=100.0),
 }
@@ -169,6 +172,9 @@ def select(options: argparse.Namespace) -> None:
         options: of `python -m recipes select`.
     """
     output = console()
+    gpus = options.gpus_per_run
+    if gpus < 0 or (gpus and options.engine != "ray"):
+        raise RunError(f"`gpus-per-run` is for the engine ray. Received: {gpus:g}")
     selection = Selection(*_trials(options), title=_title(options), by=options.by)
     trials = selection.trials
     for trial in trials:
@@ -199,16 +205,18 @@ def select(options: argparse.Namespace) -> None:
             [trial.job for trial in trials],
             options.engine,
             at_once=options.jobs,
-            gpus=options.gpus_per_run,
+            gpus=gpus,
             report=report,
         )
-    selection.write(folder)
+    drawn = selection.draw(folder / PICTURE)
+    selection.write(folder, PICTURE if drawn else None)
     for table in selection.maps():
         output.print(table.rich(bold=output.is_terminal))
     _say(output, selection.verdict(), *selection.remarks())
     if (command := selection.command()) is not None:
         _say(output, f"\n    {command}\n")
-    _say(output, f"{folder}: {', '.join(FILES)} and the runs")
+    files = [*FILES, *([PICTURE] if drawn else [])]
+    _say(output, f"{folder}: {', '.join(files)} and the runs")
     failed = sum(trial.state == "failed" for trial in trials)
     if failed:
         raise RunError(
@@ -261,7 +269,7 @@ def _trials(options: argparse.Namespace) -> tuple[tuple[str, ...], list[Trial]]:
                 raise RunError(str(error)) from error
             run = Run(folder / name)
             if run.finished:
-                run.claim({**task.config(), "data": None})
+                run.claim({**task.config(), **ONE.config(), "data": None})
             values = tuple(_value(task.settings, name) for name in grid)
             arguments = _arguments(asked)
             trials.append(Trial(values, seed, arguments, _job(run, arguments)))
@@ -326,9 +334,7 @@ def _asked(
     options: argparse.Namespace, point: Mapping[str, str], seed: int
 ) -> argparse.Namespace:
     """Returns the options of `train` for a point of the grid."""
-    asked = argparse.Namespace(
-        **{key: value for key, value in vars(options).items() if key not in _OWN}
-    )
+    asked = argparse.Namespace(**{key: getattr(options, key) for key in _TASK})
     asked.seed, asked.set = seed, list(options.set)
     arguments = losses.defaults(options.loss)
     for name, text in point.items():
@@ -345,12 +351,9 @@ def _arguments(asked: argparse.Namespace) -> tuple[str, ...]:
     """Returns the arguments of `train` that options come from."""
     arguments = []
     for key, value in vars(asked).items():
-        if key == "checkpoint_every" and value == 1:
-            continue
         for one in value if isinstance(value, list) else [value]:
-            if one is not None and one is not False:
-                arguments.append(f"--{key.replace('_', '-')}")
-                arguments += [] if one is True else [str(one)]
+            if one != _TASK.get(key):
+                arguments += [f"--{key.replace('_', '-')}", str(one)]
     return tuple(arguments)
 
 
@@ -435,14 +438,16 @@ class Selection:
         Settings that lack a seed are no candidates, nor are those that ended in NaN.
         """
         by = by or self.by
-        sign = -1 if CRITERIA[by].higher else 1
-        means = {
-            setting: sign * float(np.mean(self.results(setting, by)))
-            for setting, trials in self._settings.items()
-            if all(trial.outcome is not None for trial in trials)
-        }
+        means = {setting: self._loss(setting, by) for setting in self._settings}
         there = [setting for setting, mean in means.items() if not math.isnan(mean)]
         return min(there, key=lambda setting: means[setting], default=None)
+
+    def _loss(self, setting: tuple[Any, ...], by: str) -> float:
+        """Returns the mean over all seeds, less is better; NaN where one lacks."""
+        values = self.results(setting, by)
+        if len(values) < len(self._settings[setting]):
+            return math.nan
+        return float(np.mean(values)) * (-1 if CRITERIA[by].higher else 1)
 
     def command(self) -> str | None:
         """Returns the command that trains the choice with the first seed."""
@@ -483,11 +488,14 @@ class Selection:
                     )
         for by, criterion in CRITERIA.items():
             other = self.choice(by)
-            if by != self.by and other not in (None, choice):
-                value = criterion.text(self.results(other, by))
-                said.append(
-                    f"By {criterion.what} it would be {self._told(other)} ({value})."
-                )
+            # Where the choice is as good, there is nothing to say.
+            if other is None or self._loss(other, by) == self._loss(choice, by):
+                continue
+            value = criterion.text(self.results(other, by))
+            most = "highest" if criterion.higher else "lowest"
+            said.append(
+                f"The {most} {criterion.what} has {self._told(other)}: {value}."
+            )
         return said
 
     def _told(self, setting: tuple[Any, ...]) -> str:
@@ -577,12 +585,20 @@ class Selection:
             writer.writerow([*values, trial.seed, *numbers, name, trial.state])
         return text.getvalue()
 
-    def markdown(self) -> str:
-        """Returns the choice, the map, and what failed."""
-        parts = [f"# {self.title}", " ".join([self.verdict(), *self.remarks()])]
+    def markdown(self, picture: str | None = None) -> str:
+        """Returns the choice, the map, and what failed.
+
+        Args:
+            picture: a file with a picture of the map.
+        """
+        parts = [f"# {self.title}", self.verdict()]
+        if remarks := self.remarks():
+            parts.append("\n".join(f"- {remark}" for remark in remarks))
         if (command := self.command()) is not None:
             parts.append(f"```sh\n{command}\n```")
         parts += [table.markdown() for table in self.maps()]
+        if picture is not None:
+            parts.append(f"![the map]({picture})")
         if len(self.fields) > 1:
             parts += ["## All settings", self.listing().markdown()]
         failures = [trial.failure for trial in self.trials if trial.failure is not None]
@@ -592,10 +608,64 @@ class Selection:
             parts.append(f"`{result.job.name}`\n\n```\n{result.failure()}\n```")
         return "\n\n".join(parts) + "\n"
 
-    def write(self, folder: Path) -> None:
-        """Writes `selection.csv` and `selection.md`."""
+    def draw(self, path: Path) -> bool:
+        """Draws the map, or returns False where that is not possible.
+
+        A field of words makes a panel for each; matplotlib may be absent.
+        """
+        numbers = [
+            name
+            for name, axis in zip(self.fields, self.axes(), strict=True)
+            if len(axis) > 1 and all(isinstance(one, (int, float)) for one in axis)
+        ][:2]
+        panels: dict[str, list[tuple[Any, ...]]] = {}
+        for setting in self._settings:
+            values = zip(self.fields, setting, strict=True)
+            rest = (f"{n} {_text(v)}" for n, v in values if n not in numbers)
+            panels.setdefault(", ".join(rest), []).append(setting)
+        if not numbers or len(panels) > _PANELS:
+            return False
+        try:
+            import matplotlib
+        except ImportError:
+            return False
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+
+        from keras_selcal import plots
+
+        size = (5.2 * len(panels), 4.2)
+        figure, axes = pyplot.subplots(1, len(panels), figsize=size, squeeze=False)
+        best = "max" if CRITERIA[self.by].higher else "min"
+        draw: Any = plots.selection_map
+        if len(numbers) == 1:
+            draw = plots.selection_curve
+        for ax, (title, settings) in zip(axes[0], panels.items(), strict=True):
+            value = f"val_{self.by}"
+            draw(self._columns(settings), *numbers, value, best=best, ax=ax)
+            if title:
+                ax.set_title(f"{CRITERIA[self.by].title}, {title}", loc="left")
+        figure.savefig(path, dpi=100, bbox_inches="tight")
+        pyplot.close(figure)
+        return True
+
+    def _columns(self, settings: list[tuple[Any, ...]]) -> dict[str, list[Any]]:
+        """Returns fields and criterion of trials; NaN where a setting lacks a seed."""
+        columns: dict[str, list[Any]] = {name: [] for name in self.fields}
+        columns[f"val_{self.by}"] = []
+        for setting in settings:
+            lacking = math.isnan(self._loss(setting, self.by))
+            values = [math.nan] if lacking else self.results(setting, self.by)
+            for value in values:
+                for name, one in zip(columns, (*setting, value), strict=True):
+                    columns[name].append(one)
+        return columns
+
+    def write(self, folder: Path, picture: str | None = None) -> None:
+        """Writes `selection.csv` and `selection.md`, whole or not at all."""
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in zip(FILES, (self.csv(), self.markdown()), strict=True):
+        texts = (self.csv(), self.markdown(picture))
+        for name, text in zip(FILES, texts, strict=True):
             partial = folder / f".partial-{name}"
             partial.write_text(text, encoding="utf-8")
             partial.replace(folder / name)
