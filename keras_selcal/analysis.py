@@ -1,7 +1,7 @@
 """What a loss does to p of the true class: its weight, its gradient, and its sign."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -15,7 +15,7 @@ from keras_selcal.functional._samples import Array, to_numpy
 from keras_selcal.losses import AURCLoss, ReweightedLoss
 from keras_selcal.losses.au_loss import drag
 
-__all__ = ["LossCurve", "drag", "loss_curve"]
+__all__ = ["LossCurve", "SampleGradients", "drag", "loss_curve", "sample_gradients"]
 
 # p, the steps around it, and 1 − p are whole multiples of a power of 2: exact in
 # float32, which is all that some backends have.
@@ -24,6 +24,8 @@ _STEP = 2.0**-12
 _STEPS = np.arange(-2, 3)
 # f′(p) = Σ c_j f(p + j h)/h + O(h⁴)
 _SLOPE = np.array([1 / 12, -2 / 3, 0.0, 2 / 3, -1 / 12])
+# f′(p) = Σ c_j f(p + j h)/h + O(h²), j = 0, 1, 2
+_ONE_SIDED = np.array([-1.5, 2.0, -0.5])
 # Two terms that cancel to less than this share of their size have cancelled: float32
 # knows no better.
 _ROUNDING = 1e-3
@@ -85,8 +87,8 @@ def loss_curve(
 
     Derivatives are central differences of fourth order, in the backend's precision: in
     float32 good to about 1e-3 for focal weights and 5e-3 for the weight of `AULoss`,
-    less at corners (τ, and p = 1/k). They know nothing of a `stop_gradient` in a loss
-    of one's own.
+    less at corners (τ, and p = 1/k). A jump of the weight has no slope. They know
+    nothing of a `stop_gradient` in a loss of one's own.
 
     Args:
         loss: a loss of this library, one of Keras's, the name of one, or a function of
@@ -138,13 +140,117 @@ def loss_curve(
         for values in _weight_and_loss(loss, points, reference, rival)
     )
     weight, base_loss = weights[2], base[2]
-    share = 0.0 if isinstance(loss, AURCLoss) else getattr(loss, "weight_gradient", 1.0)
-    direct = weight * (_SLOPE @ base) / _STEP
-    through = share * base_loss * (_SLOPE @ weights) / _STEP
+    direct = weight * _slope(base)
+    through = _kept(loss) * base_loss * _slope(weights)
     gradient = direct + through
     cancelled = np.abs(gradient) < _ROUNDING * (np.abs(direct) + np.abs(through))
     positive = _positive(np.where(cancelled, 0, gradient))
     return LossCurve(_P.copy(), weight, weight * base_loss, gradient, positive)
+
+
+class SampleGradients(NamedTuple):
+    """What a loss does to p of the true class, sample by sample, (n,) each.
+
+    Attributes:
+        p: probability of the true class.
+        weight: w; 1 of a loss that has no weights.
+        gradient: ∂(w ℓ)/∂p.
+    """
+
+    p: Array
+    weight: Array
+    gradient: Array
+
+
+def sample_gradients(
+    loss: Any, y_true: Any, y_pred: Any, from_logits: bool = False
+) -> SampleGradients:
+    """Returns ∂(w ℓ)/∂p of samples with respect to p of their true classes.
+
+    `loss_curve` is for any sample, this is for those at hand: their weights are those
+    that they have in a batch of all of them, and as p moves, the other classes keep
+    their proportions. Derivatives are taken as there, at p rounded to 1/4096; a p that
+    is closer than 1/1024 to 0 or 1 counts as that.
+
+    Args:
+        loss: as `loss_curve` takes it.
+        y_true: class indices (...) or (..., 1).
+        y_pred: probabilities or logits, (..., k).
+        from_logits: whether `y_pred` holds logits.
+
+    Returns:
+        A `SampleGradients`.
+
+    Example:
+    >>> import numpy as np
+    >>> found = sample_gradients(
+    ...     "categorical_crossentropy", [0, 1], np.array([[0.5, 0.5], [0.75, 0.25]])
+    ... )
+    >>> found.gradient.round(2).tolist()                              # −1/p
+    [-2.0, -4.0]
+
+    Reference:
+
+    - Zhou et al., Revisiting Reweighted Risk for Calibration: AURC, Focal and Inverse
+      Focal Loss, Fig. gradients_over_epochs
+    """
+    loss = _reweighted(loss)
+    predictions = to_numpy(y_pred).astype("float64")
+    if predictions.ndim < 1 or predictions.shape[-1] < 2 or predictions.size == 0:
+        refuse("y_pred", predictions.shape, "of shape (..., k) with k ≥ 2, not empty")
+    predictions = predictions.reshape(-1, predictions.shape[-1])
+    if from_logits:
+        predictions = np.exp(predictions - predictions.max(-1, keepdims=True))
+        predictions /= predictions.sum(-1, keepdims=True)
+    if not np.all((predictions >= 0) & (predictions <= 1)):
+        refuse("y_pred", y_pred, "probabilities, in [0, 1], unless `from_logits` is on")
+    n, k = predictions.shape
+    labels = to_numpy(y_true).reshape(-1)
+    classes = np.isin(labels, np.arange(k))
+    if len(labels) != n or not classes.all():
+        refuse("y_true", y_true, f"class indices in 0 … {k - 1}, one for each of {n}")
+    labels = labels.astype("int32")
+    of_class = np.eye(k)[labels]
+    others = np.where(of_class, 0.0, predictions)
+    mass = others.sum(-1, keepdims=True)
+    others = np.where(mass > 0, others / np.where(mass > 0, mass, 1), 1 / (k - 1))
+    others = np.where(of_class, 0.0, others)
+    exact = predictions[np.arange(n), labels]
+    p = np.clip(np.rint(exact / _STEP) * _STEP, 4 * _STEP, 1 - 4 * _STEP)
+    points = p + _STEP * _STEPS[:, None]
+    moved = points[..., None] * of_class + (1 - points[..., None]) * others
+    repeats = len(_STEPS) + 1
+    y_true = np.tile(labels, repeats)
+    if isinstance(loss, _Unweighted) and not _takes_indices(loss.base_loss):
+        y_true = np.tile(of_class, (repeats, 1))
+    weights, base = (
+        values.reshape(repeats, n)
+        for values in _in_batch(loss, y_true, moved.reshape(-1, k), predictions)
+    )
+    # Its own weight is the sample's: at a rounded p it would have another rank.
+    direct = weights[-1] * _slope(base[:-1])
+    through = _kept(loss) * base[2] * _slope(weights[:-1])
+    return SampleGradients(exact, weights[-1], direct + through)
+
+
+def _slope(values: Array) -> Array:
+    """Returns f′ of the points in between, (5, n) → (n,), past any jump of f.
+
+    A jump is on one side of a point at most: where slopes of both sides differ, the
+    flatter one is that of the other side.
+    """
+    left = _ONE_SIDED @ values[2::-1] / -_STEP
+    right = _ONE_SIDED @ values[2:] / _STEP
+    differ = np.abs(left - right) > 0.5 * (np.abs(left) + np.abs(right))
+    flatter = np.where(np.abs(left) < np.abs(right), left, right)
+    return np.where(differ, flatter, _SLOPE @ values / _STEP)
+
+
+def _kept(loss: ReweightedLoss) -> float:
+    """Returns s, the share of the weight's own gradient that the loss keeps."""
+    if isinstance(loss, AURCLoss):
+        return 0.0
+    return float(getattr(loss, "weight_gradient", 1.0))
 
 
 class _Unweighted(ReweightedLoss):
@@ -178,17 +284,25 @@ def _weight_and_loss(
 ) -> tuple[Array, Array]:
     """Returns w and ℓ of samples with p at the true class, in the reference batch."""
     n, k = len(p), reference.shape[-1]
-    y_pred = np.concatenate([_predictions(p, k, rival), reference])
-    counts = np.ones(len(y_pred))
-    counts[n:] = max(2, _REFERENCE_MASS // len(reference))
-    y_true = np.zeros(len(y_pred), "int32")
+    y_true = np.zeros(n + len(reference), "int32")
     if isinstance(loss, _Unweighted) and not _takes_indices(loss.base_loss):
         # The batch is calibrated: its probabilities are those of its labels.
         y_true = np.concatenate([np.eye(k)[y_true[:n]], reference])
+    weight, base = _in_batch(loss, y_true, _predictions(p, k, rival), reference)
+    return weight[:n], base[:n]
+
+
+def _in_batch(
+    loss: ReweightedLoss, y_true: Array, points: Array, reference: Array
+) -> tuple[Array, Array]:
+    """Returns w and ℓ of points and reference, of which the latter is the batch."""
+    y_pred = np.concatenate([points, reference])
+    counts = np.ones(len(y_pred))
+    counts[len(points) :] = max(2, _REFERENCE_MASS // len(reference))
     batch = Batch.of(y_true, y_pred, False, ops.convert_to_tensor(counts))
     # As `ReweightedLoss.sample_losses`: a schedule moves between 1 and the weight.
-    weight = 1 + loss.strength * (_of_points(loss.weights(batch), n) - 1)
-    return weight, _of_points(loss.base_losses(batch), n)
+    weight = 1 + loss.strength * (_flat(loss.weights(batch)) - 1)
+    return weight, _flat(loss.base_losses(batch))
 
 
 def _takes_indices(loss: Any) -> bool:
@@ -198,8 +312,9 @@ def _takes_indices(loss: Any) -> bool:
     )
 
 
-def _of_points(values: Any, n: int) -> Array:
-    return to_numpy(values).astype("float64")[:n].reshape(n)
+def _flat(values: Any) -> Array:
+    """Returns a value for each sample, of (n,) or (n, 1)."""
+    return to_numpy(values).astype("float64").reshape(-1)
 
 
 def _positive(gradient: Array) -> tuple[tuple[float, float], ...]:

@@ -192,6 +192,38 @@ def _parser() -> argparse.ArgumentParser:
         "-o", "--output", default="tables", metavar="FOLDER", help="(default: tables)"
     )
 
+    figures = add(
+        "figures",
+        _figures,
+        "Draw the paper's figures, and the same ones of runs.",
+        epilog="Writes a PNG for each, and figures.md, which shows them all.",
+    )
+    figures.add_argument(
+        "run", nargs="*", help="folder of a run, or a folder of runs (default: runs)"
+    )
+    figures.add_argument(
+        "-o", "--output", default="figures", metavar="FOLDER", help="(default: figures)"
+    )
+    figures.add_argument(
+        "--selection",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a selection.csv that `select` has written; may be repeated",
+    )
+    figures.add_argument(
+        "--format",
+        action="append",
+        default=[],
+        choices=("pdf", "svg"),
+        help="beside PNG; may be repeated",
+    )
+    figures.add_argument(
+        "--epochs",
+        type=_positive,
+        help="of the small training that two figures show (default: the quickstart's)",
+    )
+
     add("list", _list, "Show data sets, models, losses and the paper's settings.")
 
     show = add("show", _show, "Show the configuration of a run, and how it went.")
@@ -378,7 +410,7 @@ def task_of(options: argparse.Namespace) -> tuple[Any, str]:
     return task, run_name(task, marks)
 
 
-# --- evaluate, report, tables, list, show, select, quickstart -----------------------
+# --- evaluate, report, tables, figures, list, show, select, quickstart -----------------------
 
 
 def _evaluate(options: argparse.Namespace) -> None:
@@ -424,18 +456,39 @@ def _report(options: argparse.Namespace) -> None:
 def _tables(options: argparse.Namespace) -> None:
     from recipes.paper.tables import write_tables
 
-    # Without runs, the tables have the paper's figures alone.
+    runs = _finished(options)
+    files, notes = write_tables(runs, options.output)
+    for note in notes:
+        print(note)
+    count = len(runs)
+    print(f"{', '.join(map(str, files))}: {count} run{'s' * (count != 1)}")
+
+
+def _figures(options: argparse.Namespace) -> None:
+    from recipes.paper.figures import write_figures
+
+    files, notes = write_figures(
+        _finished(options),
+        options.output,
+        selections=options.selection,
+        formats=options.format,
+        epochs=options.epochs,
+    )
+    for note in notes:
+        print(f"left out: {note}")
+    count = sum(path.suffix == ".png" for path in files)
+    print(f"{files[-1]}: shows {count} pictures")
+
+
+def _finished(options: argparse.Namespace) -> list[Run]:
+    """Returns the finished runs that are meant; unless named, there need be none."""
     runs = runs_in(options.run or ["runs"])
     if not options.run:
         runs = [run for run in runs if (run.folder / CONFIG).exists()]
     unfinished = [run.name for run in runs if run.config() and not run.finished]
-    files, notes = write_tables((run for run in runs if run.finished), options.output)
-    for note in notes:
-        print(note)
     if unfinished:
         print(f"left out, not finished yet: {', '.join(unfinished)}")
-    count = len(runs) - len(unfinished)
-    print(f"{', '.join(map(str, files))}: {count} run{'s' * (count != 1)}")
+    return [run for run in runs if run.finished]
 
 
 def _list(options: argparse.Namespace) -> None:

@@ -6,16 +6,23 @@ or `matplotlib.pyplot.show()`. matplotlib is imported by the first call.
 """
 
 from keras_selcal.plots.histogram import confidence_histogram
-from keras_selcal.plots.loss_curves import loss_gradients, loss_weights
-from keras_selcal.plots.reliability import reliability_diagram
+from keras_selcal.plots.loss_curves import loss_gradients, loss_values, loss_weights
+from keras_selcal.plots.reliability import reliability_diagram, reliability_gaps
 from keras_selcal.plots.risk_coverage import risk_coverage_curve
+from keras_selcal.plots.sample_gradients import sample_gradients
 from keras_selcal.plots.score_cdf import score_cdf
+from keras_selcal.plots.selection import selection_curve, selection_map
 
 __all__ = [
     "confidence_histogram",
     "loss_gradients",
+    "loss_values",
     "loss_weights",
     "reliability_diagram",
+    "reliability_gaps",
     "risk_coverage_curve",
+    "sample_gradients",
     "score_cdf",
+    "selection_curve",
+    "selection_map",
 ]

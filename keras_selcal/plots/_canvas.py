@@ -92,4 +92,10 @@ def finish(ax: Any, x_label: str, y_label: str, **legend: Any) -> None:
     ax.grid(True, color=PALE, linewidth=0.5, alpha=0.6)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(fontsize="small", title_fontsize="small", framealpha=0.9, **legend)
+    ax.legend(
+        fontsize="small",
+        title_fontsize="small",
+        alignment="left",
+        framealpha=0.9,
+        **legend,
+    )

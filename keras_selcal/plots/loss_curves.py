@@ -1,4 +1,4 @@
-"""Weights and gradients of the reweighted losses, against p of the true class."""
+"""Weight, value and gradient of reweighted losses, against p of the true class."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,6 +8,7 @@ import numpy as np
 from keras_selcal import losses as library
 from keras_selcal._validation import refuse
 from keras_selcal.analysis import LossCurve, loss_curve
+from keras_selcal.functional._samples import Array
 from keras_selcal.losses import ReweightedLoss
 from keras_selcal.plots import _canvas as canvas
 
@@ -60,14 +61,65 @@ def loss_weights(
     """
     curves = _curves(losses, num_classes, y_pred, rival)
     (ax,) = canvas.axes(ax)
-    for index, (name, curve) in enumerate(curves.items()):
-        scale = curve.weight.mean() if normalize else 1.0
-        style = canvas.line_style(index)
-        ax.plot(curve.p, curve.weight / scale, **style, linewidth=1.8, label=name)
+    _draw(ax, curves, "weight", normalize)
     ax.set_xlim(0, 1)
     ax.set_ylim(bottom=0)
     label = "weight of the sample"
     _finish(ax, f"{label} (mean 1)" if normalize else label)
+    return ax
+
+
+def loss_values(
+    losses: Any,
+    num_classes: int = 10,
+    y_pred: Any | None = None,
+    normalize: bool = True,
+    *,
+    rival: float | None = None,
+    ax: Any = None,
+) -> Any:
+    """Draws the loss of a sample, against p of its true class.
+
+    Predictions, batch and normalisation are as in `loss_weights`; the numbers are those
+    of `keras_selcal.analysis.loss_curve`. Near p = 0 the axis cuts the curves off.
+
+    Formula:
+
+    ```
+    w(p) ℓ(p)/mean(w),     the mean over p uniform on (0, 1)
+    ```
+
+    Args:
+        losses: a `ReweightedLoss` or its name, a list of such, or a mapping of labels.
+            `FocalLoss(gamma=0)` is cross-entropy.
+        num_classes: k.
+        y_pred: probabilities (..., k) that stand for the batch; k is then theirs.
+        normalize: whether to divide by the mean weight, so that curves compare.
+        rival: the share of 1 − p that one other class has. None: all have the same.
+        ax: where to draw, an Axes. None makes a figure.
+
+    Returns:
+        The Axes.
+
+    Example:
+    >>> from keras_selcal import FocalLoss
+    >>> ax = loss_values({"cross-entropy": FocalLoss(gamma=0)})
+    >>> ax.get_lines()[0].get_ydata()[127].round(4).item()        # −ln p at p = ½
+    0.6931
+
+    Reference:
+
+    - Zhou et al., Revisiting Reweighted Risk for Calibration: AURC, Focal and Inverse
+      Focal Loss, Fig. weightandloss
+    """
+    curves = _curves(losses, num_classes, y_pred, rival)
+    (ax,) = canvas.axes(ax)
+    values = _draw(ax, curves, "loss", normalize)
+    # Losses go to ∞ as p goes to 0: the axis ends where half of the curves begin.
+    ax.set_xlim(0, 1)
+    ax.set_ylim(0, 1.05 * np.median(values, axis=0).max())
+    label = "loss of the sample"
+    _finish(ax, f"{label} (mean weight 1)" if normalize else label)
     return ax
 
 
@@ -122,34 +174,52 @@ def loss_gradients(
     """
     curves = _curves(losses, num_classes, y_pred, rival)
     (ax,) = canvas.axes(ax)
-    gradients = []
-    for index, (name, curve) in enumerate(curves.items()):
-        gradient = curve.gradient / (curve.weight.mean() if normalize else 1.0)
-        style = canvas.line_style(index)
-        ax.plot(curve.p, gradient, **style, linewidth=1.8, label=name)
-        gradients.append(gradient)
+    gradients = _draw(ax, curves, "gradient", normalize)
     # Gradients go to −∞ with p: the axis ends where half of the curves are at p = 0.1.
-    lowest = np.median(gradients, axis=0)[curve.p >= 0.1].min()
-    highest = max(np.max(gradients), 0.0)
-    room = 0.05 * (highest - lowest)
+    p = next(iter(curves.values())).p
+    lowest = np.median(gradients, axis=0)[p >= 0.1].min()
+    finish_gradients(ax, lowest, np.max(gradients), normalize)
+    return ax
+
+
+def _draw(
+    ax: Any, curves: Mapping[str, LossCurve], what: str, normalize: bool
+) -> list[Array]:
+    """Draws an attribute of each curve, and returns what is drawn."""
+    drawn = []
+    for index, (name, curve) in enumerate(curves.items()):
+        values = getattr(curve, what) / (curve.weight.mean() if normalize else 1.0)
+        style = canvas.line_style(index)
+        ax.plot(curve.p, values, **style, linewidth=1.8, label=name)
+        drawn.append(values)
+    return drawn
+
+
+def finish_gradients(
+    ax: Any,
+    lowest: float,
+    highest: float,
+    normalized: bool = False,
+    **legend: Any,
+) -> None:
+    """Labels the axes of gradients, with room for the lowest, the highest and 0."""
+    lowest, highest = min(lowest, 0.0), max(highest, 0.0)
+    room = 0.05 * (highest - lowest) or 1.0
     ax.axhline(0, color=canvas.GREY, linewidth=0.8)
     ax.set_xlim(0, 1)
     ax.set_ylim(lowest - room, highest + room)
     label = "gradient of the loss with respect to p"
-    _finish(
-        ax,
-        f"{label} (mean weight 1)" if normalize else label,
-        title="below 0: training raises p",
-    )
-    return ax
+    label = f"{label} (mean weight 1)" if normalized else label
+    _finish(ax, label, title="below 0: training raises p", **legend)
 
 
-def _finish(ax: Any, y_label: str, **legend: Any) -> None:
+def _finish(ax: Any, y_label: str, loc: str = "best", **legend: Any) -> None:
     x_label = "p: probability of the true class"
-    canvas.finish(ax, x_label, y_label, loc="best", **legend)
+    canvas.finish(ax, x_label, y_label, loc=loc, **legend)
 
 
-def _named_losses(losses: Any) -> dict[str, ReweightedLoss]:
+def named_losses(losses: Any) -> dict[str, ReweightedLoss]:
+    """Returns losses by their labels."""
     allowed = (
         "a ReweightedLoss, its name, a list of such or a mapping of labels to such"
     )
@@ -173,5 +243,5 @@ def _curves(
 ) -> dict[str, LossCurve]:
     return {
         label: loss_curve(loss, num_classes, y_pred, rival=rival)
-        for label, loss in _named_losses(losses).items()
+        for label, loss in named_losses(losses).items()
     }

@@ -99,6 +99,107 @@ def reliability_diagram(
     return np.array(drawn_on) if isinstance(y_pred, Mapping) else drawn_on[0]
 
 
+def reliability_gaps(curves: Any, *, ax: Any = None) -> Any:
+    """Draws reliability diagrams of curves at hand, and the gap in each bin.
+
+    For diagrams whose samples are not at hand, such as published ones, or for several
+    in little room. A bar is the accuracy in a bin; the hatched gap reaches from there
+    to the mean confidence: above the bar where the model is overconfident, inside it
+    where it is underconfident. ECE stands in the title where the shares are known.
+
+    Formula:
+
+    ```
+    ECE = Σ_b share_b |acc_b − conf_b|
+    ```
+
+    Args:
+        curves: what `keras_selcal.functional.reliability_curve` returns; or a mapping
+            of names to several, which are drawn side by side. Bins without samples
+            have NaN, and so have shares that are not known.
+        ax: where to draw: an Axes, or for a mapping one for each curve. None makes a
+            figure.
+
+    Returns:
+        The Axes; for a mapping an array of one for each curve, in its order.
+
+    Example:
+    >>> import numpy as np
+    >>> p = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
+    >>> curve = functional.reliability_curve(np.array([0, 1, 1]), p, num_bins=5)
+    >>> reliability_gaps(curve).get_title()
+    'ECE = 0.3'
+
+    Reference:
+
+    - Guo et al., [On Calibration of Modern Neural
+      Networks](https://arxiv.org/abs/1706.04599)
+    """
+    several = isinstance(curves, Mapping)
+    named = dict(curves) if several else {"": curves}
+    if not named or not all(isinstance(c, ReliabilityCurve) for c in named.values()):
+        refuse("curves", curves, "a ReliabilityCurve, or a mapping of names to such")
+    drawn_on = canvas.axes(ax, len(named), size=(4.2, 4.6))
+    for one, (name, curve) in zip(drawn_on, named.items(), strict=True):
+        _draw_gaps(one, name, curve)
+    return np.array(drawn_on) if several else drawn_on[0]
+
+
+def _draw_gaps(ax: Any, name: str, curve: ReliabilityCurve) -> None:
+    left, width = curve.edges[:-1], np.diff(curve.edges)
+    full = ~np.isnan(curve.accuracy) & (width > 0)
+    gap = (curve.confidence - curve.accuracy)[full]
+    _draw_diagonal(ax)
+    ax.bar(
+        left[full],
+        curve.accuracy[full],
+        width[full],
+        align="edge",
+        color=canvas.SKY,
+        edgecolor="white",
+        linewidth=0.8,
+        label="accuracy in the bin",
+    )
+    for side, words, colour, hatch in (
+        (gap > 0, "overconfident", canvas.VERMILLION, "////"),
+        (gap <= 0, "underconfident", canvas.BLUE, "\\\\\\\\"),
+    ):
+        ax.bar(
+            left[full],
+            np.where(side, gap, 0.0),
+            width[full],
+            bottom=curve.accuracy[full],
+            align="edge",
+            facecolor=(colour, 0.25),
+            edgecolor=colour,
+            linewidth=np.where(side, 0.8, 0.0),
+            hatch=hatch,
+            label=f"gap to the mean confidence: {words}",
+        )
+    title = name
+    if not np.isnan(curve.share).any():
+        ece = float(np.sum(curve.share[full] * np.abs(gap)))
+        title = f"{name}\nECE = {ece:.3g}" if name else f"ECE = {ece:.3g}"
+    ax.set_title(title)
+    ax.set_xlim(0, 1)
+    ax.set_ylim(0, _HEAD)
+    ax.set_yticks(np.linspace(0, 1, 6))
+    ax.spines["left"].set_bounds(0, 1)
+    canvas.finish(ax, "confidence", "accuracy", loc="upper left", borderaxespad=0.2)
+
+
+def _draw_diagonal(ax: Any) -> None:
+    ax.plot(
+        [0, 1],
+        [0, 1],
+        color=canvas.GREY,
+        linestyle="--",
+        linewidth=1,
+        label="perfect calibration",
+        zorder=2.5,
+    )
+
+
 def _draw(
     ax: Any,
     name: str,
@@ -123,15 +224,7 @@ def _draw(
     # Bins of no width hold samples of one confidence: nothing to draw a bar on.
     full = (curve.share > 0) & (width > 0)
 
-    ax.plot(
-        [0, 1],
-        [0, 1],
-        color=canvas.GREY,
-        linestyle="--",
-        linewidth=1,
-        label="perfect calibration",
-        zorder=2.5,
-    )
+    _draw_diagonal(ax)
     ax.bar(
         left[full],
         curve.accuracy[full],

@@ -1,0 +1,269 @@
+"""What a search of hyperparameters has found: one of them, or two."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from keras_selcal._validation import check_choice, refuse
+from keras_selcal.functional._samples import Array
+from keras_selcal.plots import _canvas as canvas
+
+_TITLES = {
+    "gamma": "γ",
+    "smoothing": "ν",
+    "coverage": "κ",
+    "regularization": "λ",
+    "val_nll": "validation NLL",
+    "val_loss": "validation loss",
+    "val_accuracy": "validation accuracy",
+    "val_ece": "validation ECE",
+}
+_BEST = {"min": np.nanargmin, "max": np.nanargmax}
+
+
+def selection_curve(
+    trials: Any,
+    x: str,
+    value: str = "val_loss",
+    *,
+    best: str = "min",
+    ax: Any = None,
+) -> Any:
+    """Draws what trials have reached against a hyperparameter, and marks the best.
+
+    Trials of the same x (of other seeds, say) are dots, and the line is their mean.
+    A trial without a value, NaN, was lost: a cross at the foot marks where all were.
+
+    Args:
+        trials: columns by their names, each of a number for each trial: a dict of
+            lists, a `pandas.DataFrame` or the like.
+        x: the column of the hyperparameter.
+        value: the column of what was reached.
+        best: `"min"` or `"max"`.
+        ax: where to draw, an Axes. None makes a figure.
+
+    Returns:
+        The Axes.
+
+    Example:
+    >>> ax = selection_curve({"gamma": [1, 2, 3], "val_loss": [0.5, 0.3, 0.4]}, "gamma")
+    >>> ax.get_legend().get_texts()[-1].get_text()
+    'lowest: γ = 2'
+    """
+    best = check_choice("best", best, tuple(_BEST))
+    at, reached = _columns(trials, x, value)
+    places = np.unique(at)
+    means = np.array([_mean(reached[at == place]) for place in places])
+    (ax,) = canvas.axes(ax)
+    repeated = len(at) > len(places)
+    if repeated:
+        ax.plot(
+            at,
+            reached,
+            linestyle="none",
+            marker="o",
+            markersize=4,
+            color=canvas.GREY,
+            alpha=0.7,
+            label="trials",
+        )
+    there = ~np.isnan(means)
+    ax.plot(
+        places[there],
+        means[there],
+        color=canvas.BLUE,
+        linewidth=1.8,
+        marker="o",
+        markersize=6,
+        markeredgecolor="white",
+        label="their mean" if repeated else "trials",
+        zorder=3,
+    )
+    if not there.all():
+        ax.plot(
+            places[~there],
+            np.full(np.sum(~there), 0.03),
+            linestyle="none",
+            marker="x",
+            color=canvas.GREY,
+            transform=ax.get_xaxis_transform(),
+            label="no value",
+        )
+    if there.any():
+        chosen = _BEST[best](means)
+        ax.plot(
+            places[chosen],
+            means[chosen],
+            linestyle="none",
+            marker="o",
+            markersize=13,
+            markerfacecolor="none",
+            markeredgecolor=canvas.VERMILLION,
+            markeredgewidth=2,
+            label=f"{_superlative(best)}: {_title(x)} = {places[chosen]:g}",
+            zorder=4,
+        )
+    if places[0] > 0 and places[-1] / places[0] >= 20:
+        ax.set_xscale("log")
+    ax.set_xticks(places, [f"{place:g}" for place in places])
+    ax.minorticks_off()
+    ax.margins(x=0.05, y=0.12)
+    canvas.finish(ax, _title(x), _title(value), loc="best")
+    return ax
+
+
+def selection_map(
+    trials: Any,
+    x: str,
+    y: str,
+    value: str = "val_loss",
+    *,
+    best: str = "min",
+    ax: Any = None,
+) -> Any:
+    """Draws what trials have reached by two hyperparameters, and frames the best.
+
+    A cell is the mean of the trials that share x and y, the brighter the better. White:
+    there was none, or none with a value.
+
+    Args:
+        trials: columns by their names, each of a number for each trial: a dict of
+            lists, a `pandas.DataFrame` or the like.
+        x: the column of one hyperparameter.
+        y: the column of another.
+        value: the column of what was reached.
+        best: `"min"` or `"max"`.
+        ax: where to draw, an Axes. None makes a figure.
+
+    Returns:
+        The Axes.
+
+    Example:
+    >>> trials = {"coverage": [0.5, 1], "smoothing": [0.1, 0.1], "val_loss": [0.4, 0.3]}
+    >>> ax = selection_map(trials, "smoothing", "coverage")
+    >>> ax.get_legend().get_texts()[0].get_text()
+    'lowest: κ = 1, ν = 0.1'
+
+    Reference:
+
+    - Zhou et al., Revisiting Reweighted Risk for Calibration: AURC, Focal and Inverse
+      Focal Loss, Fig. nuselection
+    """
+    best = check_choice("best", best, tuple(_BEST))
+    right, up, reached = _columns(trials, x, y, value)
+    columns, rows = np.unique(right), np.unique(up)
+    cells = np.array(
+        [
+            [_mean(reached[(right == column) & (up == row)]) for column in columns]
+            for row in rows
+        ]
+    )
+    (ax,) = canvas.axes(ax)
+    colours = "viridis" if best == "max" else "viridis_r"
+    mesh = ax.pcolormesh(
+        np.arange(len(columns) + 1) - 0.5,
+        np.arange(len(rows) + 1) - 0.5,
+        np.ma.masked_invalid(cells),
+        cmap=colours,
+        edgecolors="white",
+        linewidth=1.5,
+    )
+    ax.figure.colorbar(mesh, ax=ax).outline.set_visible(False)
+    if not np.isnan(cells).all():
+        _write(ax, mesh, cells)
+        row, column = np.unravel_index(_BEST[best](cells), cells.shape)
+        ax.add_patch(_frame(int(row), int(column)))
+        ax.plot(
+            [],
+            [],
+            linestyle="none",
+            marker="s",
+            markersize=9,
+            markerfacecolor="none",
+            markeredgecolor=canvas.VERMILLION,
+            markeredgewidth=2,
+            label=f"{_superlative(best)}: {_title(y)} = {rows[row]:g}, "
+            f"{_title(x)} = {columns[column]:g}",
+        )
+    ax.set_xticks(range(len(columns)), [f"{one:g}" for one in columns])
+    ax.set_yticks(range(len(rows)), [f"{one:g}" for one in rows])
+    ax.tick_params(length=0)
+    ax.set_title(_title(value), loc="left", pad=26)
+    canvas.finish(
+        ax,
+        _title(x),
+        _title(y),
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        borderaxespad=0.2,
+        borderpad=0.2,
+        frameon=False,
+    )
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+    return ax
+
+
+def _columns(trials: Any, *names: str) -> list[Array]:
+    """Returns columns of numbers; hyperparameters have no NaN, and none is empty."""
+    found = []
+    for name in names:
+        try:
+            column = np.asarray(trials[name], "float64")
+        except (KeyError, IndexError, TypeError, ValueError):
+            known = list(trials) if isinstance(trials, Iterable) else trials
+            refuse("trials", known, f"columns of numbers, {name!r} among them")
+        found.append(column)
+    shapes = {column.shape for column in found}
+    if len(shapes) > 1 or found[0].ndim != 1 or not found[0].size:
+        refuse("trials", shapes, "columns of one length, at least 1")
+    if any(np.isnan(column).any() for column in found[:-1]):
+        refuse("trials", trials, f"free of NaN, but for {names[-1]!r}")
+    return found
+
+
+def _mean(values: Array) -> float:
+    there = values[~np.isnan(values)]
+    return float(there.mean()) if there.size else np.nan
+
+
+def _title(name: str) -> str:
+    return _TITLES.get(name, name.replace("_", " "))
+
+
+def _superlative(best: str) -> str:
+    return "lowest" if best == "min" else "highest"
+
+
+def _write(ax: Any, mesh: Any, cells: Array) -> None:
+    """Writes the values into the cells, with enough digits to tell them apart."""
+    spread = np.nanmax(cells) - np.nanmin(cells)
+    digits = 3 if spread == 0 else int(np.clip(2 - np.floor(np.log10(spread)), 1, 4))
+    for (row, column), cell in np.ndenumerate(cells):
+        if np.isnan(cell):
+            continue
+        red, green, blue, _ = mesh.to_rgba(cell)
+        bright = 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.45
+        ax.text(
+            column,
+            row,
+            f"{cell:.{digits}f}",
+            ha="center",
+            va="center",
+            fontsize="small",
+            color=canvas.BLACK if bright else "white",
+        )
+
+
+def _frame(row: int, column: int) -> Any:
+    from matplotlib.patches import Rectangle
+
+    return Rectangle(
+        (column - 0.47, row - 0.47),
+        0.94,
+        0.94,
+        fill=False,
+        edgecolor=canvas.VERMILLION,
+        linewidth=3,
+    )
