@@ -30,7 +30,6 @@ import numpy as np
 from keras_selcal.functional import paper_smoothing
 from recipes import losses
 from recipes.cli import task_defaults, task_of
-from recipes.distribution import ONE
 from recipes.engines import Job, Result, run_all
 from recipes.evaluation import evaluate
 from recipes.progress import Progress, console
@@ -70,7 +69,8 @@ class Criterion(NamedTuple):
     def text(self, values: Sequence[float]) -> str:
         """Returns mean ± standard deviation of the values of some seeds."""
         cell = cell_of([self.scale * value for value in values])
-        return cell.text(2 if self.scale > 1 else 4)
+        digits = 2 if self.scale > 1 else 4
+        return "NaN" if math.isnan(cell.mean) else cell.text(digits)
 
 
 CRITERIA = {
@@ -269,7 +269,7 @@ def _trials(options: argparse.Namespace) -> tuple[tuple[str, ...], list[Trial]]:
                 raise RunError(str(error)) from error
             run = Run(folder / name)
             if run.finished:
-                run.claim({**task.config(), **ONE.config(), "data": None})
+                run.claim({**task.config(), "data": None})
             values = tuple(_value(task.settings, name) for name in grid)
             arguments = _arguments(asked)
             trials.append(Trial(values, seed, arguments, _job(run, arguments)))

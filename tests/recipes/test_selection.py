@@ -1,0 +1,286 @@
+"""The search: its grid, its map, its choice, and what becomes of failures."""
+
+import csv
+import shlex
+
+import keras
+import numpy as np
+import pytest
+import tiny_run
+
+from recipes import selection
+from recipes.cli import _parser, main, task_of
+from recipes.engines import Result
+from recipes.runs import Predictions, Run
+from recipes.selection import Outcome, Selection, Trial, default_grid
+from recipes.training import Task
+
+BASE = ("select", "--dataset", "digits", "--model", "cnn")
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def refused(capsys, *arguments):
+    assert main(arguments) == 1
+    return capsys.readouterr().err
+
+
+# --- The grid -----------------------------------------------------------------------
+
+
+def test_default_grids_are_the_papers_choices():
+    assert default_grid("cifar10", "dual_focal") == {
+        "gamma": (1.0, 2.6, 3.9, 4.0, 4.5, 5.0, 6.1)
+    }
+    assert default_grid("cifar10", "inv_focal") == {"gamma": (1.0, 1.5, 2.0, 3.0)}
+    assert default_grid("cifar10", "kde_xe") == {"regularization": (0.3, 0.5)}
+    grid = default_grid("cifar100", "au")
+    assert grid["smoothing"] == (0.005, 0.01, 0.05, 0.1)
+    assert grid["coverage"] == (0.4, 0.6, 0.75, 0.8, 0.88, 0.92)
+    assert grid["csf"] == default_grid("cifar100", "aurc")["csf"]
+    assert default_grid("cifar10", "xe") == {}
+    # As in `settings`, ν is on this library's scale where β has a gradient.
+    converted = default_grid("cifar100", "au", weight_gradient=1.0)["smoothing"]
+    assert converted[0] > 0.005
+
+
+def trials(*arguments):
+    options = _parser().parse_args([*BASE, *arguments])
+    return selection._trials(options)
+
+
+def test_what_is_given_is_not_searched():
+    fields, found = trials("--loss", "au", "--csf", "msp", "--set", "loss.coverage=0.5")
+    assert fields == ("smoothing",)
+    assert [trial.values for trial in found] == [(0.005,), (0.01,), (0.05,), (0.1,)]
+    fields, found = trials("--loss", "au", "--grid", "loss.csf=msp,margin", "--seeds=2")
+    assert fields == ("csf",)
+    assert [(*trial.values, trial.seed) for trial in found] == [
+        ("msp", 0),
+        ("msp", 1),
+        ("margin", 0),
+        ("margin", 1),
+    ]
+    # Epochs move the milestones, as --epochs does; equal numbers are one run.
+    _, found = trials("--loss", "xe", "--grid", "epochs=4,8,4.0")
+    assert [trial.values for trial in found] == [(4,), (8,)]
+    assert "--epochs 8" in shlex.join(found[1].job.command)
+
+
+def test_a_trial_is_the_run_that_its_command_trains():
+    _, found = trials("--loss", "au", "--subset", "64", "--grid", "smoothing=0.3,1")
+    job = found[1].job
+    words = list(job.command)[job.command.index("train") :]
+    assert words[-2:] == ["--out", f"runs/select-digits-cnn-au-subset64/{job.name}"]
+    task, name = task_of(_parser().parse_args(words))
+    assert name == job.name
+    assert isinstance(task, Task)
+    assert (task.settings.loss["smoothing"], task.subset, task.seed) == (1.0, 64, 0)
+    assert job.environment["KERAS_BACKEND"] == keras.backend.backend()
+    assert job.finished is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--loss", "xe"), "nothing to choose for xe"),
+        (("--loss", "focal"), "'focal'"),
+        (("--loss", "au", "--grid", "gamma=1"), "smoothing"),
+        (("--loss", "au", "--grid", "coverage=0.5,2"), "2"),
+        (("--loss", "au", "--grid", "coverage=0.5,high"), "'high'"),
+        (("--loss", "au", "--grid", "coverage"), "coverage"),
+        (("--loss", "au", "--grid", "csf=msp", "--csf", "msp"), "given twice"),
+        (("--loss", "au", "--gpus-per-run", "1"), "engine ray"),
+    ],
+    ids=lambda value: "-".join(value[1:]) if isinstance(value, tuple) else "",
+)
+def test_nothing_starts_where_a_setting_is_wrong(arguments, words, capsys, tmp_path):
+    error = refused(capsys, *BASE, *arguments)
+    assert error.startswith("error: ")
+    assert words in error
+    assert not list(tmp_path.iterdir())
+
+
+# --- The choice ---------------------------------------------------------------------
+
+
+def made(fields, outcomes, by="nll"):
+    """Returns a selection of settings whose seeds have the outcomes given."""
+    found = []
+    for values, seeds in outcomes.items():
+        for seed, outcome in enumerate(seeds):
+            job = selection._job(Run(f"runs/{values}-{seed}"), ("--seed", str(seed)))
+            trial = Trial(values, seed, ("--seed", str(seed)), job)
+            if isinstance(outcome, str):
+                trial.failure = Result(job, "exit code 1", outcome, 1.0, "here")
+            elif outcome is not None:
+                trial.outcome = Outcome(*outcome, 3)
+            found.append(trial)
+    return Selection(fields, found, "AU: cnn on digits", by)
+
+
+#            own loss, NLL, accuracy, ECE
+CURVE = {
+    (1.0,): [(0.5, 0.6, 0.7, 0.10), (0.5, 0.8, 0.7, 0.10)],
+    (2.0,): [(0.9, 0.5, 0.7, 0.08), (0.9, 0.6, 0.7, 0.08)],
+    (3.0,): [(1.2, 0.7, 0.7, 0.02), (1.2, 0.7, 0.7, 0.02)],
+}
+
+
+def test_choice_by_the_mean_over_seeds():
+    found = made(("gamma",), CURVE)
+    assert found.choice() == (2.0,)
+    assert [found.choice(by) for by in ("loss", "ece")] == [(1.0,), (3.0,)]
+    assert "Chosen: gamma 2, with the lowest cross-entropy" in found.verdict()
+    assert "0.5500 ±0.0707" in found.verdict()
+    # Inside the grid, and as accurate as the others: two remarks are left.
+    assert found.remarks() == [
+        "The lowest value of its own loss has gamma 1: 0.5000 ±0.0000.",
+        "The lowest ECE has gamma 3: 2.00 ±0.00.",
+    ]
+    text = found.markdown()
+    assert "| **2** | **0.5500 ±0.0707** | **0.9000 ±0.0000** |" in text
+    assert "over 2 seeds" in text
+    assert "Failed" not in text
+
+    edge = made(("gamma",), CURVE, by="ece")
+    assert edge.choice() == (3.0,)
+    assert edge.remarks()[0] == (
+        "gamma γ = 3 is the largest of its grid: a larger one may be better still."
+    )
+    # Nothing lies beyond κ = 1.
+    whole = made(("coverage",), {(0.5,): CURVE[1.0,], (1.0,): CURVE[2.0,]})
+    assert whole.choice() == (1.0,)
+    assert not any("grid" in remark for remark in whole.remarks())
+
+
+def test_what_is_not_whole_is_not_chosen(tmp_path):
+    worse, better = (0.5, 0.9, 0.5, 0.3), (0.1, 0.1, 0.9, 0.0)
+    nan = (np.nan, np.nan, 0.1, 0.5)
+    found = made(
+        ("smoothing", "coverage", "csf"),
+        {
+            (0.1, 0.5, "msp"): [worse, worse],
+            (0.1, 0.75, "msp"): [better, "last words"],
+            (0.2, 0.5, "msp"): [nan, better],
+            (0.2, 0.75, "msp"): [None, None],
+        },
+    )
+    assert found.choice() == (0.1, 0.5, "msp")
+    text = found.markdown()
+    assert "| 0.1 | **0.9000 ±0.0000** | 0.1000 (1 failed) |" in text
+    assert "| 0.2 | NaN | open |" in text
+    assert "last words" in text
+    assert "train.log" in text
+    rows = list(csv.DictReader(found.csv().splitlines()))
+    assert list(rows[0])[:4] == ["smoothing", "coverage", "csf", "seed"]
+    assert [row["state"] for row in rows] == [
+        *["finished"] * 3,
+        "failed",
+        *["finished"] * 2,
+        *["open"] * 2,
+    ]
+    assert (rows[0]["val_nll"], rows[3]["val_nll"]) == ("0.9", "")
+    assert found.draw(tmp_path / "map.png")
+    assert (tmp_path / "map.png").stat().st_size > 5000
+    none = made(("gamma",), {(1.0,): ["a"], (2.0,): [None]})
+    assert none.choice() is None
+    assert none.command() is None
+    assert "Nothing is chosen" in none.markdown()
+
+
+def test_the_own_loss_is_another_measure_at_each_gamma():
+    """Why the default is not the literal one: the same logits, other values."""
+    from recipes import losses
+
+    logits = np.random.default_rng(0).normal(0, 3, (64, 10))
+    labels = logits.argmax(-1)
+    values = [
+        float(losses.build("inv_focal", {"gamma": gamma})(labels, logits))
+        for gamma in (1.0, 2.0, 3.0)
+    ]
+    assert values == sorted(values)
+    assert values[2] > 2 * values[0]
+
+
+# --- The command --------------------------------------------------------------------
+
+
+def finish(job, nll):
+    """Stands in for a training: a finished run of which the validation NLL is given."""
+    gap = -np.log(np.expm1(nll))
+    labels = np.zeros(20, int)
+    logits = np.stack([np.full(20, gap), np.zeros(20)], -1)
+    run = Run(job.folder)
+    words = list(job.command)[job.command.index("train") :]
+    task, _ = task_of(_parser().parse_args(words))
+    with run.lock():
+        run.claim({**task.config(), "data": {}})
+        run.write_history([{"epoch": 1, "val_loss": 9}, {"epoch": 2, "val_loss": 5}])
+        run.write_predictions("val", Predictions(logits, labels))
+        run.finish({"best_epoch": 2})
+
+
+def test_an_interrupted_search_continues(tmp_path, capsys, monkeypatch):
+    started = []
+
+    def interrupted(jobs, engine, *, at_once, gpus, report):
+        assert (engine, at_once, gpus) == ("local", 2, 0)
+        for job, nll in zip(jobs, (0.9, 0.5, 0.7), strict=True):
+            if job.finished:
+                continue
+            started.append(job.name)
+            finish(job, nll)
+            report(Result(job, None, "", 1.0, "here"))
+            if nll == 0.5 and len(started) == 2:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(selection, "run_all", interrupted)
+    command = (*BASE, "--loss", "inv_focal", "--grid", "gamma=1,2,3", "--jobs", "2")
+    assert main((*command, "--out", "out")) == 130
+    assert "the same command continues" in capsys.readouterr().err
+    assert (tmp_path / "out" / "selection.csv").read_text().count("finished") == 2
+    assert main((*command, "--out", "out")) == 0
+    out = capsys.readouterr().out
+    assert "3 runs, 2 of them finished already" in out
+    assert len(started) == 3
+    assert "Chosen: gamma 2" in out
+    assert (
+        "python -m recipes train --dataset digits --model cnn --loss inv_focal" in out
+    )
+    rows = list(csv.DictReader((tmp_path / "out" / "selection.csv").open()))
+    assert [row["gamma"] for row in rows] == ["1", "2", "3"]
+    assert [float(row["val_nll"]) for row in rows] == pytest.approx([0.9, 0.5, 0.7])
+    assert [(row["val_loss"], row["epoch"]) for row in rows] == [("5", "2")] * 3
+    assert "![the map](selection.png)" in (tmp_path / "out/selection.md").read_text()
+    # Other settings under the same name are not taken for these.
+    name = rows[0]["run"]
+    path = tmp_path / "out" / name / "config.json"
+    path.write_text(path.read_text().replace('"epochs": 60', '"epochs": 61'))
+    assert "epochs is 61 there and 60 here" in refused(capsys, *command, "--out", "out")
+
+
+def test_a_search_that_trains(tmp_path, capsys):
+    command = ["select", *tiny_run.ARGUMENTS, "--epochs", "1", "--out", "out"]
+    command += ["--set", "batch_size=32", "--grid", "smoothing=0.1,0.3", "--jobs", "2"]
+    name = "digits-cnn-au-msp-seed0-epochs1-batch_size32-smoothing{}-subset64"
+    with Run(tmp_path / "out" / name.format("0.3")).lock():
+        assert main(command) == 1
+    shown = capsys.readouterr()
+    assert "1 of 2 runs failed" in shown.err
+    assert "in use by process" in shown.out
+    assert "train.log" in shown.out
+    assert "Chosen: smoothing 0.1" in shown.out
+    assert "in use by process" in (tmp_path / "out" / "selection.md").read_text()
+    rows = list(csv.DictReader((tmp_path / "out" / "selection.csv").open()))
+    assert [row["state"] for row in rows] == ["finished", "failed"]
+    run = Run(tmp_path / "out" / rows[0]["run"])
+    assert run.config()["settings"]["loss"]["smoothing"] == 0.1
+    assert run.config()["backend"] == keras.backend.backend()
+    (epoch,) = run.history()
+    assert float(rows[0]["val_loss"]) == pytest.approx(epoch["val_loss"], 1e-4)
+    assert float(rows[0]["val_accuracy"]) == pytest.approx(epoch["val_accuracy"])
+    assert Run(tmp_path / "out" / rows[1]["run"]).finished is False
