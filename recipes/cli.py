@@ -410,7 +410,7 @@ def task_of(options: argparse.Namespace) -> tuple[Any, str]:
     return task, run_name(task, marks)
 
 
-# --- evaluate, report, tables, figures, list, show, select, quickstart -----------------------
+# --- evaluate, report, tables, figures, list, show, select, quickstart --------------
 
 
 def _evaluate(options: argparse.Namespace) -> None:

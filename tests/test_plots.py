@@ -32,6 +32,7 @@ from keras_selcal import (
     FocalLoss,
     InverseFocalLoss,
     KDECrossentropy,
+    analysis,
     functional,
     plots,
 )
@@ -54,7 +55,28 @@ SCORES = PROBABILITIES.max(-1)
 CORRECT = PROBABILITIES.argmax(-1) == Y
 WEIGHT = _rng.integers(1, 4, size=N).astype("float64")
 
+TRIALS = {
+    "smoothing": [0.01, 0.1, 1.0, 0.01, 0.1, 1.0, 0.1],
+    "coverage": [0.5, 0.5, 0.5, 1.0, 1.0, 1.0, 0.5],
+    "val_loss": [0.7, 0.5, 0.6, 0.9, np.nan, 0.8, 0.3],
+}
+
 DRAW = {
+    "reliability_gaps": lambda ax: plots.reliability_gaps(
+        functional.reliability_curve(Y, PROBABILITIES, 10), ax=ax
+    ),
+    "sample_gradients": lambda ax: plots.sample_gradients(
+        {"cross-entropy": FocalLoss(0), "focal": FocalLoss(2)}, Y, PROBABILITIES, ax=ax
+    ),
+    "selection_curve": lambda ax: plots.selection_curve(
+        {name: column[:3] for name, column in TRIALS.items()}, "smoothing", ax=ax
+    ),
+    "selection_map": lambda ax: plots.selection_map(
+        TRIALS, "smoothing", "coverage", ax=ax
+    ),
+    "loss_values": lambda ax: plots.loss_values(
+        {"cross-entropy": FocalLoss(0), "focal": FocalLoss(2)}, ax=ax
+    ),
     "reliability_diagram": lambda ax: plots.reliability_diagram(
         Y, PROBABILITIES, num_bins=10, ax=ax
     ),
@@ -294,6 +316,36 @@ def test_reliability_of_hardly_any_samples(n, binning, ax):
     FigureCanvasAgg(ax.figure).draw()
 
 
+@pytest.mark.parametrize("binning", ["uniform", "adaptive"])
+def test_gaps_reach_from_accuracy_to_confidence(binning, ax):
+    cautious = reference.softmax(LOGITS / 3)
+    curve = functional.reliability_curve(Y, cautious, 10, binning)
+    plots.reliability_gaps(curve, ax=ax)
+    full = curve.share > 0
+    gap = (curve.confidence - curve.accuracy)[full]
+    assert gap.min() < 0 < gap.max()
+    drawn = bars(ax, "accuracy in the bin")
+    np.testing.assert_allclose(
+        [bar.get_height() for bar in drawn], curve.accuracy[full]
+    )
+    for side, words in ((gap > 0, "overconfident"), (gap < 0, "underconfident")):
+        drawn = bars(ax, f"gap to the mean confidence: {words}")
+        np.testing.assert_allclose(
+            [bar.get_height() for bar in drawn], np.where(side, gap, 0)
+        )
+        np.testing.assert_allclose([bar.get_y() for bar in drawn], curve.accuracy[full])
+    ece = functional.ece(Y, cautious, 10, binning=binning)
+    assert ax.get_title() == f"ECE = {ece:.3g}"
+
+
+def test_gaps_without_shares_have_no_ece():
+    curve = functional.reliability_curve(Y, PROBABILITIES, 10)
+    unknown = curve._replace(share=np.full(10, np.nan))
+    axes = plots.reliability_gaps({"ours": curve, "theirs": unknown})
+    assert axes[0].get_title().startswith("ours\nECE = ")
+    assert axes[1].get_title() == "theirs"
+
+
 # Risk-coverage curve
 
 
@@ -523,6 +575,99 @@ def test_gradient_of_au_keeps_its_share_of_that_of_the_weight():
     np.testing.assert_allclose(aurc, -alpha / P, rtol=1e-3, atol=1e-4)
 
 
+def test_values_of_losses(ax):
+    drawn = {"focal": FocalLoss(2.0), "inverse": InverseFocalLoss(2.0)}
+    plots.loss_values(drawn, ax=ax)
+    weights = {"focal": (1 - P) ** 2, "inverse": (1 + P) ** 2}
+    for label, weight in weights.items():
+        expected = -weight * np.log(P) / weight.mean()
+        np.testing.assert_allclose(line(ax, label).get_ydata(), expected, rtol=1e-4)
+        plain = curve(plots.loss_values, drawn[label])
+        np.testing.assert_allclose(plain, expected * weight.mean(), rtol=1e-4)
+
+
+def test_gradients_on_the_samples_of_models():
+    drawn = {"focal": FocalLoss(2.0), "AU": AULoss(), "AURC": AURCLoss()}
+    models = {"first": PROBABILITIES, "second": PROBABILITIES[::-1]}
+    axes = plots.sample_gradients(drawn, Y, models)
+    assert [ax.get_title() for ax in axes] == ["first", "second"]
+    assert axes[0].get_ylim() == axes[1].get_ylim()
+    for ax, y_pred in zip(axes, models.values(), strict=True):
+        p = y_pred[np.arange(N), Y]
+        # As far as 1/4096 tells p apart.
+        inside = (p > 0.05) & (p < 0.95)
+        assert inside.sum() > 50
+        score = y_pred.max(-1)
+        tau = np.quantile(score, 0.75)
+        beta = -np.log1p(-reference.soft_cdf(score, np.minimum(score, tau)))
+        beta /= reference.soft_cdf(score, tau)
+        rank = (score[:, None] >= score).mean(-1)
+        for label, expected, tolerance in (
+            ("focal", 2 * (1 - p) * np.log(p) - (1 - p) ** 2 / p, 0.01),
+            ("AU", -beta / p, 0.01),
+            ("AURC", np.log1p(-np.minimum(rank, 1 - 1e-9)) / p, 0.1),
+        ):
+            points = next(x for x in ax.get_lines() if x.get_label() == label)
+            np.testing.assert_allclose(points.get_xdata(), p)
+            np.testing.assert_allclose(
+                points.get_ydata()[inside], expected[inside], rtol=tolerance, atol=0.02
+            )
+        heights, _, _ = stairs(ax, "samples")
+        counts = np.histogram(p, 50, (0, 1))[0]
+        np.testing.assert_allclose(heights / heights.sum(), counts / N)
+
+
+def test_jumps_of_weights_have_no_slope():
+    # Both rivals pass the true class at p = 1/3, where the weight jumps.
+    p = 1 / 3 + np.linspace(-0.002, 0.002, 64)
+    y_pred = np.stack([p, (1 - p) / 2, (1 - p) / 2], -1)
+    loss = DualFocalLoss(2.0, "discarded")
+    gradient = analysis.sample_gradients(loss, np.zeros(64, int), y_pred).gradient
+    rounded = np.rint(p * 4096) / 4096
+    rival = np.where(rounded < (1 - rounded) / 2, 0, (1 - rounded) / 2)
+    weight, slope = 1 - rounded + rival, np.where(rival > 0, -1.5, -1)
+    expected = -2 * weight * slope * np.log(rounded) - weight**2 / rounded
+    # Rounding may carry a sample across.
+    same = (p < 1 / 3) == (rounded < 1 / 3)
+    assert same.sum() >= 62
+    np.testing.assert_allclose(gradient[same], expected[same], rtol=0.01)
+
+
+# Selection
+
+
+def test_selection_curve_is_the_mean_of_trials(ax):
+    trials = {**TRIALS, "val_loss": [0.7, 0.5, np.nan, 0.9, np.nan, np.nan, 0.3]}
+    plots.selection_curve(trials, "smoothing", ax=ax)
+    np.testing.assert_allclose(
+        line(ax, "their mean").get_xydata(), [(0.01, 0.8), (0.1, 0.4)]
+    )
+    assert line(ax, "trials").get_xydata().shape == (7, 2)
+    assert line(ax, "no value").get_xdata().tolist() == [1.0]
+    assert legend(ax)[-1] == "lowest: ν = 0.1"
+    assert ax.get_xscale() == "log"
+    ax = plots.selection_curve(trials, "coverage", best="max")
+    assert legend(ax)[-1] == "highest: κ = 1"
+    assert ax.get_xscale() == "linear"
+
+
+def test_selection_map_has_a_cell_for_each_pair(ax):
+    plots.selection_map(TRIALS, "smoothing", "coverage", ax=ax)
+    (mesh,) = ax.collections
+    expected = [[0.7, 0.4, 0.6], [0.9, np.nan, 0.8]]
+    np.testing.assert_allclose(
+        np.ma.filled(mesh.get_array(), np.nan).reshape(2, 3), expected
+    )
+    assert [text.get_text() for text in ax.texts] == [
+        "0.700", "0.400", "0.600", "0.900", "0.800"
+    ]  # fmt: skip
+    assert legend(ax) == ["lowest: κ = 0.5, ν = 0.1"]
+    (frame,) = ax.patches
+    assert (frame.get_x() // 1 + 1, frame.get_y() // 1 + 1) == (1, 0)
+    ax = plots.selection_map(TRIALS, "smoothing", "coverage", best="max")
+    assert legend(ax) == ["highest: κ = 1, ν = 0.01"]
+
+
 # Bad input
 
 NAN = np.where(np.arange(N)[:, None] == 3, np.nan, PROBABILITIES)
@@ -557,6 +702,17 @@ BAD = [
     (lambda: plots.score_cdf(3 * SCORES), "scores"),
     (lambda: plots.score_cdf(np.append(SCORES, np.nan)), "scores"),
     (lambda: plots.score_cdf([]), "scores"),
+    (lambda: plots.reliability_gaps({}), "curves"),
+    (lambda: plots.reliability_gaps(SCORES), "curves"),
+    (lambda: plots.sample_gradients(AULoss(), Y, LOGITS), "y_pred"),
+    (lambda: plots.sample_gradients(AULoss(), Y + K, PROBABILITIES), "y_true"),
+    (lambda: plots.sample_gradients(AULoss(), Y[1:], PROBABILITIES), "y_true"),
+    (lambda: plots.sample_gradients(KDECrossentropy(), Y, PROBABILITIES), "losses"),
+    (lambda: plots.selection_curve(TRIALS, "gamma"), "trials"),
+    (lambda: plots.selection_curve(TRIALS, "coverage", best="least"), "best"),
+    (lambda: plots.selection_curve({"x": [1], "y": [1, 2]}, "x", "y"), "trials"),
+    (lambda: plots.selection_map(TRIALS, "coverage", "val_loss"), "trials"),
+    (lambda: plots.selection_map({"x": [], "y": []}, "x", "x", "y"), "trials"),
     (lambda: plots.loss_weights(KDECrossentropy()), "losses"),
     (lambda: plots.loss_weights({}), "losses"),
     (lambda: plots.loss_weights(3), "losses"),

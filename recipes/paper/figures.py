@@ -777,7 +777,7 @@ def published_region() -> Picture:
         "ν and κ, as the paper has chosen them",
         "fig:nuselection. The paper draws the validation performance of PreResNet56 on "
         "CIFAR-10 over ν and κ without its numbers; these are the κ "
-        "(tb:thresholdforau) and ν that it has chosen for the AU loss of each model, as "
-        "printed.",
+        "(tb:thresholdforau) and ν that it has chosen for the AU loss of each model, "
+        "as printed.",
         ax.figure,
     )
