@@ -235,16 +235,18 @@ def _title(options: argparse.Namespace) -> str:
 
 
 def _plan(selection: "Selection", options: argparse.Namespace, done: int) -> str:
-    counts = " × ".join(str(len(axis)) for axis in selection.axes())
-    settings = len(selection.settings())
-    seeds = f"{options.seeds} seeds each" if options.seeds > 1 else "one seed each"
+    counts = [str(len(axis)) for axis in selection.axes()]
+    settings = _plural(len(selection.settings()), "setting")
+    product = f"{' × '.join(counts)} = {settings}" if len(counts) > 1 else settings
+    seeds = f", {options.seeds} seeds each" if options.seeds > 1 else ""
+    runs = _plural(len(selection.trials), "run")
     finished = f", {done} of them finished already" if done else ""
     named = " × ".join(_named(name) for name in selection.fields)
-    product = f"{counts} = {settings}" if "×" in counts else counts
-    return (
-        f"{selection.title}\n{named}: {product} settings, {seeds}: "
-        f"{len(selection.trials)} runs{finished}"
-    )
+    return f"{selection.title}\n{named}: {product}{seeds}; {runs}{finished}"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def _trials(options: argparse.Namespace) -> tuple[tuple[str, ...], list[Trial]]:

@@ -200,10 +200,9 @@ def test_the_own_loss_is_another_measure_at_each_gamma():
     labels = logits.argmax(-1)
     values = [
         float(losses.build("inv_focal", {"gamma": gamma})(labels, logits))
-        for gamma in (1.0, 2.0, 3.0)
+        for gamma in (1.0, 3.0)
     ]
-    assert values == sorted(values)
-    assert values[2] > 2 * values[0]
+    assert values[1] > 2 * values[0]
 
 
 # --- The command --------------------------------------------------------------------
@@ -263,24 +262,36 @@ def test_an_interrupted_search_continues(tmp_path, capsys, monkeypatch):
     assert "epochs is 61 there and 60 here" in refused(capsys, *command, "--out", "out")
 
 
-def test_a_search_that_trains(tmp_path, capsys):
-    command = ["select", *tiny_run.ARGUMENTS, "--epochs", "1", "--out", "out"]
-    command += ["--set", "batch_size=32", "--grid", "smoothing=0.1,0.3", "--jobs", "2"]
-    name = "digits-cnn-au-msp-seed0-epochs1-batch_size32-smoothing{}-subset64"
-    with Run(tmp_path / "out" / name.format("0.3")).lock():
-        assert main(command) == 1
+def test_a_failed_run_is_told_and_tried_again(tmp_path, capsys, monkeypatch):
+    def failing(jobs, *_, report, **__):
+        good, bad = jobs
+        finish(good, 0.5)
+        report(Result(good, None, "", 1.0, "here"))
+        report(Result(bad, "exit code 1", "error: no space left", 1.0, "here"))
+
+    monkeypatch.setattr(selection, "run_all", failing)
+    command = (*BASE, "--loss", "kde_xe", "--seeds", "1", "--out", "out")
+    assert main(command) == 1
     shown = capsys.readouterr()
     assert "1 of 2 runs failed" in shown.err
-    assert "in use by process" in shown.out
-    assert "train.log" in shown.out
-    assert "Chosen: smoothing 0.1" in shown.out
-    assert "in use by process" in (tmp_path / "out" / "selection.md").read_text()
+    assert "the same command tries them again" in shown.err
+    assert "error: no space left" in shown.out
+    assert "regularization0.5/train.log" in shown.out.replace("\n", "")
+    assert "Chosen: regularization 0.3" in shown.out
+    assert "error: no space left" in (tmp_path / "out" / "selection.md").read_text()
     rows = list(csv.DictReader((tmp_path / "out" / "selection.csv").open()))
     assert [row["state"] for row in rows] == ["finished", "failed"]
-    run = Run(tmp_path / "out" / rows[0]["run"])
-    assert run.config()["settings"]["loss"]["smoothing"] == 0.1
+
+
+def test_a_search_that_trains(tmp_path, capsys):
+    command = ["select", *tiny_run.ARGUMENTS, "--epochs", "1", "--out", "out"]
+    assert main([*command, "--grid", "smoothing=0.3"]) == 0
+    assert "Chosen: smoothing 0.3" in capsys.readouterr().out
+    (row,) = csv.DictReader((tmp_path / "out" / "selection.csv").open())
+    run = Run(tmp_path / "out" / row["run"])
+    assert run.config()["settings"]["loss"]["smoothing"] == 0.3
     assert run.config()["backend"] == keras.backend.backend()
     (epoch,) = run.history()
-    assert float(rows[0]["val_loss"]) == pytest.approx(epoch["val_loss"], 1e-4)
-    assert float(rows[0]["val_accuracy"]) == pytest.approx(epoch["val_accuracy"])
-    assert Run(tmp_path / "out" / rows[1]["run"]).finished is False
+    assert float(row["val_loss"]) == pytest.approx(epoch["val_loss"], 1e-4)
+    assert float(row["val_accuracy"]) == pytest.approx(epoch["val_accuracy"])
+    assert "epoch 1/1" in (run.folder / "train.log").read_text()
