@@ -21,7 +21,12 @@ from keras_selcal.calibrators import (
     TemperatureScaling,
     VectorScaling,
 )
-from keras_selcal.callbacks import CalibrateAtEnd, CalibrationMonitor, LossSchedule
+from keras_selcal.callbacks import (
+    CalibrateAtEnd,
+    CalibrationMonitor,
+    CDFMemory,
+    LossSchedule,
+)
 from keras_selcal.losses import (
     AULoss,
     AURCLoss,
@@ -53,6 +58,7 @@ __all__ = [
     "AULoss",
     "AURCLoss",
     "BrierScore",
+    "CDFMemory",
     "CalibrateAtEnd",
     "CalibrationMonitor",
     "CalibrationReport",

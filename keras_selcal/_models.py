@@ -1,7 +1,8 @@
 """What calibrators, selective classifiers and callbacks do with a Keras model."""
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
@@ -132,6 +133,9 @@ def batches(dataset: Any) -> Iterable[Any]:
 
 def track(model: keras.Model, metrics: dict[str, keras.metrics.Metric]) -> None:
     """Makes metrics part of a model's state, and has its steps compiled anew."""
+    for name in metrics:
+        # Left behind by training that was interrupted.
+        untrack(model, name)
     # A subclassed model is locked once built, against layers that come too late to be
     # trained. Keras itself unlocks it to add state.
     locked = model._tracker.locked
@@ -142,9 +146,43 @@ def track(model: keras.Model, metrics: dict[str, keras.metrics.Metric]) -> None:
     model.train_function = model.test_function = None
 
 
-def untrack(model: keras.Model, metrics: dict[str, keras.metrics.Metric]) -> None:
+def untrack(model: keras.Model, *names: str) -> None:
     """Undoes `track`."""
-    for name, metric in metrics.items():
-        model._tracker.untrack(metric)
-        delattr(model, f"tracked_{name}")
+    for name in names:
+        metric = getattr(model, f"tracked_{name}", None)
+        if metric is not None:
+            model._tracker.untrack(metric)
+            delattr(model, f"tracked_{name}")
     model.train_function = model.test_function = None
+
+
+class _WrappedStep:
+    """A model's step of training, inside a context."""
+
+    def __init__(
+        self, model: keras.Model, context: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self.step, self.context = model.train_step, context
+        # A step that the model, not its class, has had before.
+        self.own = vars(model).get("train_step")
+
+    def __call__(self, *args: Any) -> Any:
+        with self.context():
+            return self.step(*args)
+
+
+def wrap_train_step(
+    model: keras.Model, context: Callable[[], AbstractContextManager[None]]
+) -> None:
+    """Has each step of training done `with context():`, once it is compiled anew."""
+    unwrap_train_step(model)
+    model.train_step = _WrappedStep(model, context)
+
+
+def unwrap_train_step(model: keras.Model) -> None:
+    """Undoes `wrap_train_step`."""
+    wrapped = vars(model).get("train_step")
+    if isinstance(wrapped, _WrappedStep):
+        del model.train_step
+        if wrapped.own is not None:
+            model.train_step = wrapped.own

@@ -5,6 +5,7 @@ imports a backend. On JAX there is nothing to do: `keras.distribution` compiles 
 program over the global batch.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import keras
@@ -84,3 +85,9 @@ def replicas(synchronized: bool) -> Alone:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             return _Processes(torch.distributed)
     return ALONE
+
+
+def everywhere(model: keras.Model) -> AbstractContextManager[Any]:
+    """Returns the scope in which a new variable is one of each replica of a model."""
+    strategy = getattr(model, "distribute_strategy", None)
+    return nullcontext() if strategy is None else strategy.scope()

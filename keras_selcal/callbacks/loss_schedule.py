@@ -3,42 +3,16 @@
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-import keras
 import numpy as np
-from keras import ops
 
-from keras_selcal._models import track, untrack
-from keras_selcal._ops import Tensor
 from keras_selcal._validation import refuse
+from keras_selcal.callbacks._loss_state import LossState, State
 from keras_selcal.losses import ReweightedLoss
 
 Schedule: TypeAlias = Callable[[int], float] | Sequence[tuple[float, float]]
 
 
-class _Hyperparameter(keras.metrics.Metric):
-    """A number in the model's state.
-
-    As a metric it is compiled as a variable on every backend, JAX included, is not
-    saved with the weights, and has its value in the logs.
-    """
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name=name, dtype="float32")
-        self.variable = self.add_variable(
-            shape=(), initializer="zeros", dtype="float32", name=name
-        )
-
-    def update_state(self, *args: Any, **kwargs: Any) -> None:
-        pass
-
-    def reset_state(self) -> None:
-        pass
-
-    def result(self) -> Tensor:
-        return ops.convert_to_tensor(self.variable)
-
-
-class LossSchedule(keras.callbacks.Callback):
+class LossSchedule(LossState):
     """Moves hyperparameters of a loss from epoch to epoch, without recompiling.
 
     Every reweighted loss has a `strength` a, by which training can start with
@@ -82,28 +56,23 @@ class LossSchedule(keras.callbacks.Callback):
         self.schedules = {
             name: _as_function(name, schedule) for name, schedule in schedules.items()
         }
-        self._metrics: dict[str, _Hyperparameter] = {}
-        self._training = False
 
-    def set_model(self, model: keras.Model) -> None:
-        super().set_model(model)
-        self.loss: Any = getattr(model, "loss", None)
+    def states(self) -> dict[str, State]:
         if not isinstance(self.loss, ReweightedLoss):
             refuse(
                 "model.loss",
                 self.loss,
                 "a reweighted loss of keras_selcal, given to `compile` as an object",
             )
+        found = {}
         for name in self.schedules:
-            # Before training is compiled, so that it reads variables.
-            self.loss.check(name, getattr(self.loss, name, None))
-            self._metrics[name] = _Hyperparameter(name)
-            self.loss.variables[name] = self._metrics[name].variable
-            self.loss.assign(name, getattr(self.loss, name))
-        track(model, self._metrics)
+            value = self.loss.check(name, getattr(self.loss, name, None))
+            found[name] = State(name, value, logged=True)
+            self.loss.variables[name] = found[name].variable
+        return found
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self._training = True
+        super().on_train_begin()
         for name, schedule in self.schedules.items():
             for epoch in range(self.params.get("epochs") or 0):
                 self.loss.check(name, schedule(epoch))
@@ -112,19 +81,9 @@ class LossSchedule(keras.callbacks.Callback):
         for name, schedule in self.schedules.items():
             self.loss.assign(name, schedule(epoch))
 
-    def on_train_end(self, logs: Any = None) -> None:
-        self._training = False
-        self._detach()
-
-    def on_test_end(self, logs: Any = None) -> None:
-        if not self._training:
-            self._detach()
-
-    def _detach(self) -> None:
-        untrack(self.model, self._metrics)
-        for name in self._metrics:
+    def release(self) -> None:
+        for name in self.schedules:
             self.loss.variables.pop(name, None)
-        self._metrics = {}
 
 
 def _as_function(name: str, schedule: Any) -> Callable[[int], float]:

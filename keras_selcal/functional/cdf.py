@@ -18,6 +18,9 @@ _MOST_NODES = 2048
 # Two passes of 2¹² cells resolve 24 bits, the mantissa of a float32.
 _CELLS = 4096
 
+# A memory of scores keeps at least so many cells: τ is exact to half of one.
+_MEMORY_CELLS = 4096
+
 
 def count_weights(
     scores: Tensor, sample_weight: Any | None, over: Alone = ALONE
@@ -52,8 +55,51 @@ def _cells(u: Tensor, num_cells: int) -> Tensor:
     return ops.minimum(ops.cast(position, "int32"), num_cells - 1)
 
 
-def _histogram(cells: Tensor, count: Tensor, num_cells: int) -> Tensor:
-    return segment_sum(count, cells, num_cells)
+def histogram(u: Tensor, count: Tensor, num_bins: int, over: Alone = ALONE) -> Tensor:
+    """Returns h, the number of scores of some replicas in each of M bins, (M,)."""
+    u, count = ops.stop_gradient(u), ops.stop_gradient(count)
+    return over.total(segment_sum(count, _cells(u, num_bins), num_bins))
+
+
+def memory_shape(num_bins: int) -> tuple[int, int]:
+    """Returns the shape of a memory of scores: M bins, each of as many equal cells."""
+    return num_bins, -(-_MEMORY_CELLS // num_bins)
+
+
+def cell_counts(u: Tensor, count: Tensor, num_bins: int, over: Alone = ALONE) -> Tensor:
+    """Returns what `histogram` does for the cells of a memory, by bin and cell."""
+    u, count = ops.stop_gradient(u), ops.stop_gradient(count)
+    shape = memory_shape(num_bins)
+    # The bin first: a cell belongs to the bin that `histogram` finds, to the last bit.
+    bins = _cells(u, num_bins)
+    cells = _cells(u * num_bins - ops.cast(bins, u.dtype), shape[1])
+    found = segment_sum(count, bins * shape[1] + cells, shape[0] * shape[1])
+    return over.total(ops.reshape(found, shape))
+
+
+def cell_quantile(counts: Tensor, q: Any) -> Tensor:
+    """Returns the q-quantile of scores that are known by their counts in equal cells.
+
+    With Q(t) the score that the t-th of n sorted copies has, NumPy's default rule is
+    the mean of Q over [h, h + 1], h = q·(n − 1), which has a meaning for fractional
+    counts too. A score stands at the centre of its cell.
+
+    Args:
+        counts: of equal cells of [0, 1], in their order, of any shape.
+        q: the level, in [0, 1].
+    """
+    counts = ops.reshape(counts, (-1,))
+    upto = ops.cumsum(counts)
+    start = ops.maximum(q * (upto[-1] - 1.0), 0.0)
+
+    def position(x: Tensor) -> Tensor:
+        return ops.clip(x - start, 0.0, 1.0)
+
+    share = position(upto) - position(upto - counts)
+    num_cells = counts.shape[0]
+    centers = (ops.arange(num_cells, dtype=counts.dtype) + 0.5) / num_cells
+    # The shares add up to 1 unless there is less than one score.
+    return ops.sum(share * centers) / ops.maximum(ops.sum(share), TINY)
 
 
 def unit_quantile(u: Tensor, q: Any, count: Tensor, over: Alone = ALONE) -> Tensor:
@@ -81,13 +127,13 @@ def unit_quantile(u: Tensor, q: Any, count: Tensor, over: Alone = ALONE) -> Tens
         return chosen, ops.amax(ops.where(before, upto, below))
 
     cell = _cells(u, _CELLS)
-    chosen, below = select(_histogram(cell, count, _CELLS), ops.zeros_like(rank))
+    chosen, below = select(segment_sum(count, cell, _CELLS), ops.zeros_like(rank))
     inside = ops.where(cell == chosen, count, 0.0)
     rest = u * _CELLS - ops.cast(chosen, u.dtype)
     # One cell more than in the first pass holds u = 1 alone.
     subcell = ops.cast(ops.clip(rest, 0.0, 1.0) * _CELLS, "int32")
     subcell = ops.where(inside > 0, subcell, 0)
-    subchosen, _ = select(_histogram(subcell, inside, _CELLS + 1), below)
+    subchosen, _ = select(segment_sum(inside, subcell, _CELLS + 1), below)
 
     # The largest stands for its cell: smaller ones differ by less than 2⁻²⁴.
     stands = (inside > 0) & (subcell == subchosen)
@@ -100,31 +146,19 @@ def unit_quantile(u: Tensor, q: Any, count: Tensor, over: Alone = ALONE) -> Tens
 
 
 class SoftCDF:
-    """Ĝ_ν of one batch; call it on points of [0, 1].
+    """Ĝ_ν of counted scores; call it on points of [0, 1].
 
     Args:
-        u: scores in [0, 1], (n,).
-        count: how many copies of each score there are, (n,).
-        num_bins: M.
+        counts: h, of the scores in M equal bins of [0, 1], (M,).
         smoothing: ν, a number or a tensor.
-        over: the replicas whose scores are counted.
     """
 
-    def __init__(
-        self,
-        u: Tensor,
-        count: Tensor,
-        num_bins: int,
-        smoothing: Any,
-        over: Alone = ALONE,
-    ) -> None:
-        count = ops.stop_gradient(count)
-        cells = _cells(ops.stop_gradient(u), num_bins)
+    def __init__(self, counts: Tensor, smoothing: Any) -> None:
         # At least 1: a batch that is all padding has no NaN either.
-        self.n = ops.maximum(over.total(ops.sum(count)), 1.0)
+        self.n = ops.maximum(ops.sum(counts), 1.0)
         self.smoothing = smoothing
         # h_m/n
-        self.shares = over.total(_histogram(cells, count, num_bins)) / self.n
+        self.shares = counts / self.n
         # The number of nodes is a shape, and cannot depend on a tensor's value.
         self.pieces: Tensor = None
         if isinstance(smoothing, float):
@@ -244,4 +278,4 @@ def soft_cdf(
     at = scores if at is None else ops.cast(as_float(at), scores.dtype)
     count = ops.reshape(count_weights(scores, sample_weight), (-1,))
     u = ops.reshape(to_unit(scores, support), (-1,))
-    return SoftCDF(u, count, num_bins, smoothing)(to_unit(at, support))
+    return SoftCDF(histogram(u, count, num_bins), smoothing)(to_unit(at, support))

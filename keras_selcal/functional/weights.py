@@ -1,6 +1,7 @@
 """Sample weights by rank in the confidence distribution: AU (β) and AURC (α)."""
 
 import math
+from collections.abc import Callable
 from typing import Any, Final
 
 from keras import ops
@@ -15,9 +16,12 @@ from keras_selcal._validation import (
 )
 from keras_selcal.functional.cdf import (
     SoftCDF,
+    cell_counts,
+    cell_quantile,
     check_cdf_arguments,
     check_support,
     count_weights,
+    histogram,
     to_unit,
     unit_quantile,
 )
@@ -116,20 +120,29 @@ def region_weights(
     support: tuple[float, float],
     sample_weight: Any | None,
     over: Alone = ALONE,
+    with_past: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Returns what `au_weights` does for checked arguments, of which coverage and
-    smoothing may be tensors, with the CDF and τ of all the scores of some replicas.
+    smoothing may be tensors, with the CDF and τ of all the scores of some replicas,
+    and of past scores if `with_past` adds theirs to the `cell_counts`.
     """
     count = ops.reshape(count_weights(scores, sample_weight, over), (-1,))
     u = ops.reshape(to_unit(scores, support), (-1,))
-    if threshold is None:
-        tau = unit_quantile(u, coverage, count, over)
+    if with_past is None:
+        counts = histogram(u, count, num_bins, over)
     else:
+        cells = with_past(cell_counts(u, count, num_bins, over))
+        counts = ops.sum(cells, axis=-1)
+    if threshold is not None:
         lo, hi = support
         if not lo <= threshold <= hi:
             refuse("threshold", threshold, f"within the support [{lo:g}, {hi:g}]")
         tau = ops.cast((threshold - lo) / (hi - lo), u.dtype)
-    cdf = SoftCDF(u, count, num_bins, smoothing, over)
+    elif with_past is None:
+        tau = unit_quantile(u, coverage, count, over)
+    else:
+        tau = cell_quantile(cells, coverage)
+    cdf = SoftCDF(counts, smoothing)
     c = 1.0 / cdf(tau)
     beta = -c * ops.log1p(-cdf(ops.where(u < tau, u, tau)))
     return ops.reshape(beta, ops.shape(scores))

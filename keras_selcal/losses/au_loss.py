@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_selcal import csf as csf_module
 from keras_selcal._batch import Batch
+from keras_selcal._memory import ScoreMemory
 from keras_selcal._ops import Tensor
 from keras_selcal._replicas import replicas
 from keras_selcal._saving import serializable
@@ -91,6 +92,9 @@ class AULoss(ReweightedLoss):
             ranked together, or each replica ranks its own share. Concerns
             `tf.distribute` and `torch.distributed`; on JAX, `keras.distribution`
             always ranks the global batch.
+        memory: what a `keras_selcal.CDFMemory` has left behind of past scores, by
+            which those of a batch are ranked. Part of the config, not for writing by
+            hand.
 
     Sample weights and masks: a sample of weight 0 changes nothing for the others; one
     of integer weight w gets the β that w copies of it would get.
@@ -123,6 +127,7 @@ class AULoss(ReweightedLoss):
         name: str | None = "au_loss",
         dtype: Any = None,
         synchronized: bool = False,
+        memory: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(base_loss, from_logits, reduction, name, dtype)
         self.csf = csf_module.get(csf)
@@ -130,6 +135,7 @@ class AULoss(ReweightedLoss):
         self.num_bins, self.smoothing = check_cdf_arguments(num_bins, smoothing)
         self.weight_gradient = self.check("weight_gradient", weight_gradient)
         self.synchronized = bool(synchronized)
+        self.memory = None if memory is None else ScoreMemory(self.num_bins, **memory)
         self._num_classes: int | None = None
         self._warned = False
 
@@ -161,7 +167,9 @@ class AULoss(ReweightedLoss):
             self.current("smoothing"),
             self.csf.support(batch.num_classes),
             batch.sample_weight,
-            replicas(self.synchronized),
+            # Replicas that remember the same must be told the same.
+            replicas(self.synchronized or self.memory is not None),
+            None if self.memory is None else self.memory.with_batch,
         )
         if constant and w in (0, 1):
             return beta
@@ -192,4 +200,5 @@ class AULoss(ReweightedLoss):
             "smoothing": self.smoothing,
             "weight_gradient": self.weight_gradient,
             "synchronized": self.synchronized,
+            "memory": None if self.memory is None else self.memory.get_config(),
         }
