@@ -477,7 +477,7 @@ def _figures(options: argparse.Namespace) -> None:
     for note in notes:
         print(f"left out: {note}")
     count = sum(path.suffix == ".png" for path in files)
-    print(f"{files[-1]}: shows {count} pictures")
+    print(f"{files[-1]}: shows {count} picture{'s' * (count != 1)}")
 
 
 def _finished(options: argparse.Namespace) -> list[Run]:
