@@ -542,6 +542,9 @@ def _show(options: argparse.Namespace) -> None:
 
 
 def _select(options: argparse.Namespace) -> None:
+    # Runs may share a GPU, with each other and with this process.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     from recipes.selection import select
 
     select(options)

@@ -496,7 +496,7 @@ class Selection:
             value = criterion.text(self.results(other, by))
             most = "highest" if criterion.higher else "lowest"
             said.append(
-                f"The {most} {criterion.what} has {self._told(other)}: {value}."
+                f"{self._told(other)} has the {most} {criterion.what}: {value}."
             )
         return said
 
@@ -527,7 +527,8 @@ class Selection:
                     setting = (row, column, *others)
                     cells.append((self._cell(setting, self.by), setting == choice))
                 lines.append(cells)
-            corner = f"{_named(row_name)} ↓ {_named(column_name)} →"
+            down, right = (_SYMBOLS.get(n, n) for n in (row_name, column_name))
+            corner = f"{down} ↓ {right} →"
             head = [corner, *(_text(column) for column in columns)]
             found.append(_Table(title, head, lines))
         found[-1].caption = self._caption(CRITERIA[self.by].title)
@@ -625,7 +626,7 @@ class Selection:
             values = zip(self.fields, setting, strict=True)
             rest = (f"{n} {_text(v)}" for n, v in values if n not in numbers)
             panels.setdefault(", ".join(rest), []).append(setting)
-        if not numbers or len(panels) > _PANELS:
+        if not numbers or len(panels) > _PANELS or self.choice() is None:
             return False
         try:
             import matplotlib
@@ -646,7 +647,9 @@ class Selection:
             value = f"val_{self.by}"
             draw(self._columns(settings), *numbers, value, best=best, ax=ax)
             if title:
-                ax.set_title(f"{CRITERIA[self.by].title}, {title}", loc="left")
+                # A map has its legend between title and cells.
+                heading = f"validation {CRITERIA[self.by].title}, {title}"
+                ax.set_title(heading, loc="left", pad=26 if len(numbers) == 2 else None)
         figure.savefig(path, dpi=100, bbox_inches="tight")
         pyplot.close(figure)
         return True
@@ -708,7 +711,9 @@ class _Table:
             padding=(0, 1, 0, 0),
         )
         for index, name in enumerate(self.head):
-            table.add_column(name, justify="right" if index else "left")
+            table.add_column(
+                name, justify="right" if index else "left", no_wrap=not index
+            )
         start, end = ("[bold]", "[/bold]") if bold else ("*", "")
         for row in self.rows:
             table.add_row(*(f"{start}{t}{end}" if best else t for t, best in row))

@@ -138,8 +138,8 @@ def test_choice_by_the_mean_over_seeds():
     assert "0.5500 ±0.0707" in found.verdict()
     # Inside the grid, and as accurate as the others: two remarks are left.
     assert found.remarks() == [
-        "The lowest value of its own loss has gamma 1: 0.5000 ±0.0000.",
-        "The lowest ECE has gamma 3: 2.00 ±0.00.",
+        "gamma 1 has the lowest value of its own loss: 0.5000 ±0.0000.",
+        "gamma 3 has the lowest ECE: 2.00 ±0.00.",
     ]
     text = found.markdown()
     assert "| **2** | **0.5500 ±0.0707** | **0.9000 ±0.0000** |" in text
@@ -189,6 +189,7 @@ def test_what_is_not_whole_is_not_chosen(tmp_path):
     none = made(("gamma",), {(1.0,): ["a"], (2.0,): [None]})
     assert none.choice() is None
     assert none.command() is None
+    assert not none.draw(tmp_path / "none.png")
     assert "Nothing is chosen" in none.markdown()
 
 
