@@ -6,11 +6,11 @@
 | TensorFlow | `mirrored`  | `tf.distribute.MirroredStrategy`, in one process          |
 | PyTorch    | `processes` | `torch.distributed`, a process for each device            |
 
-The batch size stays that of the settings. Loss, gradients and the statistics of batch
-normalisation are those of the whole batch, for the losses that JAX, or `synchronized`,
-ranks as a whole. A batch that does not divide evenly goes whole to every device. That
-is the last one of an epoch at most, and all but the means in the history of TensorFlow
-and PyTorch count it once.
+The batch size stays that of the settings. Gradients and the statistics of batch
+normalisation are those of the whole batch, whatever its size. So are the ranks of the
+AU loss; those of AURC, and the kernels of KDE-XE, are on JAX alone. Where a batch does
+not divide evenly, JAX gives it whole to every device, the others unequal shares, whose
+means have the weight of their rows.
 """
 
 import contextlib
@@ -18,12 +18,13 @@ import os
 import pickle
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from recipes.runs import Checkpoint, Predictions, Run, RunError
+from recipes.runs import MODEL, Checkpoint, Predictions, Run, RunError
 
 if TYPE_CHECKING:
     from recipes.data import Batches
@@ -89,11 +90,12 @@ ONE = Distribution()
 # --- Choice -------------------------------------------------------------------------
 
 
-def prepare(devices: int | None) -> None:
-    """Lets JAX see a processor as several devices; to be called before it is imported.
-
-    Where there are accelerators it changes nothing.
+def prepare(devices: int | None, dtype: str = "float32") -> None:
+    """Tells JAX, before it is imported, of the dtype, and to see a processor as several
+    devices. Where there are accelerators, their number stays.
     """
+    if dtype == "float64":
+        os.environ["JAX_ENABLE_X64"] = "1"
     flags = os.environ.get("XLA_FLAGS", "")
     processes = int(os.environ.get("KERAS_DISTRIBUTION_NUM_PROCESSES", "1"))
     if (devices or 1) > processes and _HOST_DEVICES not in flags:
@@ -106,6 +108,7 @@ def start(
     name: str = "auto",
     batch_size: int | None = None,
     arguments: Sequence[str] = (),
+    dtype: str = "float32",
 ) -> Distribution:
     """Returns the distribution that is asked for, and joins the processes it has.
 
@@ -115,9 +118,13 @@ def start(
         name: `"auto"`, or the name that the backend's distribution has.
         batch_size: of training.
         arguments: of `python -m recipes`, for the processes that PyTorch needs.
+        dtype: of all that is computed. In float32, runs on one and on several devices
+            part after some hundred steps, as rounding grows; in float64 they do not.
     """
     import keras
 
+    if dtype != "float32":
+        keras.config.set_floatx(dtype)
     backend = keras.backend.backend()
     known = NAMES.get(backend, "auto")
     if name not in ("auto", known):
@@ -309,26 +316,12 @@ class Mirrored(Distribution):
         for layer in normalizations:
             layer.synchronized = True
         try:
-            yield
+            with _weighted_loss(model, self.devices):
+                yield
         finally:
             # No other backend loads a layer that has it.
             for layer in normalizations:
                 layer.synchronized = False
-
-    def training(self, batches: "Batches") -> Any:
-        # A replica's mean counts as any other's: shares have to be equal.
-        return _follower(batches, lambda rows: self._split(rows, even=True))
-
-    def validation(self, batches: "Batches") -> Any:
-        return _follower(batches, lambda rows: self._split(rows, even=False))
-
-    def _split(self, rows: np.ndarray, even: bool) -> np.ndarray:
-        """Returns rows of which TensorFlow gives each replica as many, in order."""
-        n, count = len(rows), self.devices
-        each = -(-n // count)
-        if (n % count == 0) or (not even and each * (count - 1) < n):
-            return rows
-        return np.concatenate([rows] * count)
 
 
 # --- PyTorch ------------------------------------------------------------------------
@@ -379,7 +372,8 @@ class Processes(Distribution):
         self.rank = torch.distributed.get_rank()
         self.devices = torch.distributed.get_world_size()
         self.first = self.rank == 0
-        self._rows = {"": 0, "val_": 0}
+        self._rows = {"": 1, "val_": 1}
+        self._whole = False
 
     def run(self, run: Run) -> Run:
         return _SharedRun(run, self.first, _torch_broadcast)
@@ -391,7 +385,8 @@ class Processes(Distribution):
         for layer in normalizations:
             layer._moments = _moments(layer)
         try:
-            yield
+            with _weighted_loss(model, self.devices, lambda: self._whole):
+                yield
         finally:
             del optimizer.apply
             for layer in normalizations:
@@ -412,21 +407,20 @@ class Processes(Distribution):
         return apply_means
 
     def training(self, batches: "Batches") -> Any:
-        return self._shares("", batches, even=True)
+        self._rows[""] = 1  # as many batches in each process, and as much of each
+
+        def share(rows: np.ndarray) -> np.ndarray:
+            self._whole = len(rows) < self.devices
+            return rows if self._whole else _part(rows, self.rank, self.devices)
+
+        return _follower(batches, share)
 
     def validation(self, batches: "Batches") -> Any:
-        return self._shares("val_", batches, even=False)
-
-    def _shares(self, prefix: str, batches: "Batches", even: bool) -> Any:
-        def share(rows: np.ndarray) -> np.ndarray:
-            if len(rows) < self.devices or (even and len(rows) % self.devices):
-                return rows
-            return _part(rows, self.rank, self.devices)
-
-        full, rest = divmod(len(batches.split), batches.batch_size)
-        self._rows[prefix] = full * len(share(np.empty(batches.batch_size)))
-        self._rows[prefix] += len(share(np.empty(rest)))
-        return _follower(batches, share)
+        # Whole batches are dealt out. Who gets none takes another's, and counts for 0.
+        size, samples = batches.batch_size, len(batches.split)
+        mine = range(self.rank, len(batches), self.devices)
+        self._rows["val_"] = sum(min(size, samples - i * size) for i in mine)
+        return _follower(batches, lambda rows: rows, mine or range(1))
 
     def means(self, logs: Mapping[str, float]) -> dict[str, float]:
         import torch
@@ -463,10 +457,11 @@ def _moments(layer: Any) -> Callable[[Any, Any], Any]:
         if mask is not None:
             raise RunError("batch normalisation of masked inputs is not distributed.")
         axes = [i for i in range(inputs.ndim) if i != layer.axis % inputs.ndim]
-        # Every process has as many rows.
-        means = torch.stack([inputs.mean(axes), inputs.square().mean(axes)])
-        means = Total.apply(means) / torch.distributed.get_world_size()
-        return means[0], means[1] - means[0].square()
+        count = inputs.new_full((inputs.shape[layer.axis],), inputs[..., 0].numel())
+        sums = [inputs.sum(axes), inputs.square().sum(axes), count]
+        total, squares, count = Total.apply(torch.stack(sums))
+        mean = total / count
+        return mean, squares / count - mean.square()
 
     return moments
 
@@ -495,21 +490,67 @@ def _part(rows: np.ndarray, index: int, count: int) -> np.ndarray:
     return rows[n * index // count : n * (index + 1) // count]
 
 
-def _follower(batches: "Batches", change: Callable[[np.ndarray], np.ndarray]) -> Any:
-    """Returns batches with other rows in each."""
+def _follower(
+    batches: "Batches",
+    change: Callable[[np.ndarray], np.ndarray],
+    chosen: Sequence[int] | None = None,
+) -> Any:
+    """Returns batches, or those that are chosen, with other rows in each."""
     import keras
+
+    indices = range(len(batches)) if chosen is None else chosen
 
     class Changed(keras.utils.PyDataset):
         def __len__(self) -> int:
-            return len(batches)
+            return len(indices)
 
         def __getitem__(self, index: int) -> tuple[np.ndarray, ...]:
-            return tuple(change(rows) for rows in batches[index])
+            return tuple(change(rows) for rows in batches[indices[index]])
 
         def on_epoch_begin(self) -> None:
             batches.on_epoch_begin()
 
     return Changed(workers=1)
+
+
+@contextlib.contextmanager
+def _weighted_loss(
+    model: Any, count: int, whole: Callable[[], bool] | None = None
+) -> Iterator[None]:
+    """Gives a replica's mean the weight of its rows, which need not be as many as
+    another's: the mean over the replicas is then that over all rows.
+
+    Args:
+        model: a compiled model.
+        count: number of replicas.
+        whole: tells, where replicas validate on batches of their own, whether all have
+            the same batch in training. Such batches are ranked alone.
+    """
+    from keras import ops
+
+    from keras_selcal._replicas import replicas
+
+    compute, loss = model.compute_loss, model.loss
+
+    def compute_loss(
+        x: Any, y: Any, y_pred: Any, sample_weight: Any = None, training: bool = True
+    ) -> Any:
+        if whole is not None and hasattr(loss, "synchronized"):
+            loss.synchronized = training and not whole()
+        value = compute(x, y, y_pred, sample_weight, training=training)
+        rows = ops.cast(ops.shape(y_pred)[0], value.dtype)
+        if training:
+            value = value * (count * rows / replicas(True).total(rows))
+        # A replica without rows has no mean.
+        return ops.where(rows > 0, value, 0.0)
+
+    model.compute_loss = compute_loss
+    try:
+        yield
+    finally:
+        del model.compute_loss
+        if hasattr(loss, "synchronized"):
+            loss.synchronized = True
 
 
 def _normalizations(model: Any) -> list[Any]:
@@ -577,6 +618,10 @@ class _SharedRun(Run):
         self._all(lambda: self._run.write_predictions(split, predictions))
 
     def save_model(self, model: Any) -> None:
+        if not self._first:
+            # Keras makes variables where it saves, for which JAX needs all processes.
+            with tempfile.TemporaryDirectory() as folder:
+                model.save(os.path.join(folder, MODEL))
         self._all(lambda: self._run.save_model(model))
 
     def finish(self, environment: Mapping[str, Any]) -> None:
