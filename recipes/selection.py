@@ -1,13 +1,13 @@
 """Choosing settings on the validation set.
 
 The paper holds out 5,000 training images and takes the setting with the best validation
-loss. It does not say which loss, and one that has γ, κ or λ in it is another measure for
-each of their values: (1 + p)^γ ℓ, say, doubles with each unit of γ where p is near 1, so
-that by its own value γ = 3 would hardly be chosen over γ = 1, as the paper does once.
-Settings are therefore compared by the cross-entropy (NLL) of the validation set, the
-loss that all of them share; each run's own loss, ECE and accuracy are recorded too, and
-`by` chooses by them instead. The checkpoint of each run is, as always, the one with the
-lowest validation value of its own loss.
+loss. It does not say which loss, and one that has γ, κ or λ in it is another measure
+for each of their values: (1 + p)^γ ℓ, say, doubles with each unit of γ where p is near
+1, so that by its own value γ = 3 would hardly be chosen over γ = 1, as the paper does
+once. Settings are therefore compared by the cross-entropy (NLL) of the validation set,
+the loss that all of them share; each run's own loss, ECE and accuracy are recorded too,
+and `by` chooses by them instead. The checkpoint of each run is, as always, the one with
+the lowest validation value of its own loss.
 """
 
 import argparse
