@@ -483,7 +483,7 @@ def _figures(options: argparse.Namespace) -> None:
         epochs=options.epochs,
     )
     for note in notes:
-        print(f"left out: {note}")
+        print(note)
     count = sum(path.suffix == ".png" for path in files)
     print(f"{files[-1]}: shows {count} picture{'s' * (count != 1)}")
 

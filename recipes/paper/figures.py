@@ -86,7 +86,7 @@ def write_figures(
             of the quickstart.
 
     Returns:
-        The files, and notes on what is left out.
+        The files, and notes on what is left out or was trained otherwise.
     """
     folder = Path(folder)
     notes: list[str] = []
@@ -94,17 +94,23 @@ def write_figures(
     searches = [read_selection(path) for path in selections]
     folder.mkdir(parents=True, exist_ok=True)
     written, sections = [], ["# The paper's figures"]
+    names: set[str] = set()
     for picture in _pictures(list(runs), searches, epochs, notes):
+        name = picture.name
+        while name in names:
+            # Searches in folders of one name.
+            name += "+"
+        names.add(name)
         for kind in dict.fromkeys(("png", *formats)):
-            path = folder / f"{picture.name}.{kind}"
+            path = folder / f"{name}.{kind}"
             picture.figure.savefig(path, dpi=120)
             written.append(path)
-        shown = f"![{picture.title}]({picture.name}.png)"
+        shown = f"![{picture.title}]({name}.png)"
         sections += [f"## {picture.title}", shown, picture.caption]
     if notes:
-        sections += ["## Left out", "\n".join(f"- {note}" for note in notes)]
+        sections += ["## Notes", "\n".join(f"- {note}" for note in notes)]
     page = folder / "figures.md"
-    page.write_text("\n\n".join([*sections, ""]), encoding="utf-8")
+    page.write_text("\n\n".join(sections) + "\n", encoding="utf-8")
     return [*written, page], notes
 
 
@@ -286,7 +292,11 @@ def reliability_of_runs(runs: Iterable[Run], notes: list[str]) -> Iterator[Pictu
     for group, losses_of_group in _groups(runs):
         curves, seeds = {}, set()
         for loss in TITLES:
-            found = chosen(group, loss, losses_of_group.get(loss, {}), [])
+            if loss not in losses_of_group:
+                continue
+            remarks: list[str] = []
+            found = chosen(group, loss, losses_of_group[loss], remarks)
+            notes += [f"fig:rc_ece of ours: {remark}" for remark in remarks]
             if not found:
                 continue
             run = min(found, key=lambda run: run.config()["seed"])
