@@ -261,13 +261,6 @@ def _add_devices(command: Any) -> None:
         help="data (JAX), mirrored (TensorFlow) or processes (PyTorch); data also "
         "joins the tasks of a SLURM step (default: auto)",
     )
-    command.add_argument(
-        "--dtype",
-        choices=("float32", "float64"),
-        default="float32",
-        help="float64 makes the same results on any number of devices, to rounding "
-        "(default: float32)",
-    )
 
 
 def _add_task(parser: argparse.ArgumentParser) -> None:
@@ -350,7 +343,7 @@ def _positive(text: str) -> int:
 def _train(options: argparse.Namespace) -> None:
     from recipes.progress import Progress, console
 
-    prepare(options.devices, options.dtype)
+    prepare(options.devices)
     task, name = task_of(options)
     from recipes.training import train
 
@@ -359,7 +352,6 @@ def _train(options: argparse.Namespace) -> None:
         options.distribution,
         task.settings.batch_size,
         options.arguments,
-        options.dtype,
     )
     output = console(quiet=not distribution.first)
     run = Run(options.out or os.path.join("runs", name))
@@ -559,7 +551,7 @@ def _select(options: argparse.Namespace) -> None:
 
 
 def _quickstart(options: argparse.Namespace) -> None:
-    prepare(options.devices, options.dtype)
+    prepare(options.devices)
     from recipes.quickstart import BATCH_SIZE, quickstart
 
     distribution = start(
@@ -567,6 +559,5 @@ def _quickstart(options: argparse.Namespace) -> None:
         options.distribution,
         BATCH_SIZE,
         options.arguments,
-        options.dtype,
     )
     quickstart(options.out, options.seeds, distribution)

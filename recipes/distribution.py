@@ -90,12 +90,11 @@ ONE = Distribution()
 # --- Choice -------------------------------------------------------------------------
 
 
-def prepare(devices: int | None, dtype: str = "float32") -> None:
-    """Tells JAX, before it is imported, of the dtype, and to see a processor as several
-    devices. Where there are accelerators, their number stays.
+def prepare(devices: int | None) -> None:
+    """Lets JAX see a processor as several devices; to be called before it is imported.
+
+    Where there are accelerators it changes nothing.
     """
-    if dtype == "float64":
-        os.environ["JAX_ENABLE_X64"] = "1"
     flags = os.environ.get("XLA_FLAGS", "")
     processes = int(os.environ.get("KERAS_DISTRIBUTION_NUM_PROCESSES", "1"))
     if (devices or 1) > processes and _HOST_DEVICES not in flags:
@@ -108,7 +107,6 @@ def start(
     name: str = "auto",
     batch_size: int | None = None,
     arguments: Sequence[str] = (),
-    dtype: str = "float32",
 ) -> Distribution:
     """Returns the distribution that is asked for, and joins the processes it has.
 
@@ -118,13 +116,9 @@ def start(
         name: `"auto"`, or the name that the backend's distribution has.
         batch_size: of training.
         arguments: of `python -m recipes`, for the processes that PyTorch needs.
-        dtype: of all that is computed. In float32, runs on one and on several devices
-            part after some hundred steps, as rounding grows; in float64 they do not.
     """
     import keras
 
-    if dtype != "float32":
-        keras.config.set_floatx(dtype)
     backend = keras.backend.backend()
     known = NAMES.get(backend, "auto")
     if name not in ("auto", known):

@@ -1,0 +1,194 @@
+"""Runs on several devices, each in a process of its own, which runs this file:
+`python test_distribution.py ARGUMENTS ALONE`, the last being a run of one device.
+"""
+
+import dataclasses
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from recipes import cli, distribution, models, training
+from recipes.runs import Run, RunError
+
+BACKEND = keras.backend.backend()
+# 67 = 2 · 32 + 3: the last batch cannot be shared evenly.
+ARGUMENTS = ["train", "--dataset", "digits", "--model", "cnn", "--loss", "au"]
+ARGUMENTS += ["--epochs", "2", "--batch-size", "32", "--subset", "67"]
+
+
+def build(name, num_classes, input_shape):
+    """Stands in for `models.build`: no dropout, since devices draw on their own."""
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            layers.Input(input_shape),
+            layers.Conv2D(4, 3, strides=2, use_bias=False),
+            layers.BatchNormalization(),
+            layers.Flatten(),
+            layers.Dense(num_classes),
+        ]
+    )
+
+
+def run_tiny(arguments, patch):
+    """Trains on validation and test sets that end with the same odd batch."""
+    load = training.load_data
+
+    def load_less(task):
+        dataset = load(task)
+        rows = np.arange(35)
+        return dataclasses.replace(
+            dataset, val=dataset.val[rows], test=dataset.test[rows]
+        )
+
+    patch.setattr(models, "build", build)
+    patch.setattr(training, "load_data", load_less)
+    return cli.main([*ARGUMENTS, *arguments])
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The folder of the run on one device."""
+    folder = tmp_path_factory.mktemp("runs") / "alone"
+    with pytest.MonkeyPatch.context() as patch:
+        assert run_tiny(["--out", str(folder)], patch) == 0
+    assert "devices" not in Run(folder).config()
+    return folder
+
+
+def start(arguments, launcher=(), **environment):
+    root = Path(__file__).parent.parent.parent
+    return subprocess.Popen(
+        [sys.executable, *launcher, __file__, *map(str, arguments)],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([*filter(None, sys.path), str(root)]),
+            "OMP_NUM_THREADS": "1",
+            **environment,
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def check(processes, folder, alone, devices):
+    try:
+        outputs = [process.communicate(timeout=300)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    for process, output in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, output
+    output = "".join(outputs)
+    assert f"devices is not given there and {devices} here" in output
+    run, expected = Run(folder), Run(alone)
+    assert run.config()["devices"] == devices
+    assert len(run.history()) == 2
+    for split in ("val", "test"):
+        found, wanted = run.predictions(split), expected.predictions(split)
+        np.testing.assert_allclose(found.logits, wanted.logits, rtol=0, atol=1e-4)
+        np.testing.assert_array_equal(found.labels, wanted.labels)
+    # Replicas of an odd batch have the weight of their rows in its loss, and once more
+    # in the mean over the epoch.
+    exact = ("val_loss", "val_accuracy", *(("loss",) if BACKEND == "jax" else ()))
+    for found, wanted in zip(run.history(), expected.history(), strict=True):
+        for name in exact:
+            assert found[name] == pytest.approx(wanted[name], abs=1e-4)
+    model = keras.saving.load_model(run.folder / "model.keras")
+    assert not any(getattr(layer, "synchronized", False) for layer in model.layers)
+
+
+def free_port():
+    with socket.socket() as server:
+        server.bind(("localhost", 0))
+        return server.getsockname()[1]
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="of JAX")
+def test_jax_devices(tmp_path, alone):
+    arguments = ["--devices", 4, "--out", tmp_path, alone]
+    check([start(arguments)], tmp_path, alone, 4)
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="of JAX")
+def test_jax_processes(tmp_path, alone):
+    environment = {
+        "KERAS_DISTRIBUTION_JOB_ADDRESSES": f"localhost:{free_port()}",
+        "KERAS_DISTRIBUTION_NUM_PROCESSES": "2",
+    }
+    processes = [
+        start(
+            ["--out", tmp_path, alone],
+            KERAS_DISTRIBUTION_PROCESS_ID=str(rank),
+            **environment,
+        )
+        for rank in range(2)
+    ]
+    check(processes, tmp_path, alone, 2)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="of TensorFlow")
+def test_tensorflow_replicas(tmp_path, alone):
+    arguments = ["--devices", 2, "--out", tmp_path, alone]
+    check([start(arguments)], tmp_path, alone, 2)
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="of PyTorch")
+def test_torch_processes(tmp_path, alone):
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    stop = {"STOP_AFTER_AN_EPOCH": "1"}
+    check([start(["--out", tmp_path, alone], launcher, **stop)], tmp_path, alone, 2)
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="of PyTorch")
+def test_torch_starts_its_processes(monkeypatch):
+    commands = []
+    monkeypatch.setattr(subprocess, "call", lambda c: commands.append(c) or 3)
+    with pytest.raises(SystemExit, match="3"):
+        cli.main([*ARGUMENTS, "--devices", "2"])
+    assert commands[0][-len(ARGUMENTS) - 2 :] == [*ARGUMENTS, "--devices", "2"]
+    assert "--nproc-per-node=2" in commands[0]
+
+
+def test_what_cannot_be_done_is_told_in_a_line(monkeypatch):
+    others = {name for name in distribution.NAMES.values()}
+    other = min(others - {distribution.NAMES[BACKEND]})
+    with pytest.raises(RunError, match=f"`distribution` must be auto or .*={other}$"):
+        distribution.start(name=other)
+    with pytest.raises(RunError, match=r"at most the batch size, 8\. .*devices=9$"):
+        distribution.start(9, batch_size=8)
+    if BACKEND == "torch":
+        monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    there = 2 if BACKEND == "torch" else len(keras.distribution.list_devices())
+    with pytest.raises(RunError, match=f"at most {there}, the number of those there"):
+        distribution.start(there + 1)
+    assert distribution.start() is distribution.ONE
+    assert distribution.start(1) is distribution.ONE
+
+
+def main(arguments, alone):
+    """Trains, and asks for the run that one device has made."""
+    save = Run.save_checkpoint
+
+    def stop(run, state):
+        save(run, state)
+        raise RunError("stopped")
+
+    with pytest.MonkeyPatch.context() as patch:
+        if "STOP_AFTER_AN_EPOCH" in os.environ:
+            patch.setattr(Run, "save_checkpoint", stop)
+            assert run_tiny(arguments, patch) == 1
+            patch.setattr(Run, "save_checkpoint", save)
+        assert run_tiny(arguments, patch) == 0
+        assert run_tiny([*arguments, "--out", alone], patch) == 1
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:-1], sys.argv[-1])
