@@ -331,16 +331,16 @@ def test_kde_ece_is_the_mean_of_leave_one_out_errors(kind, monkeypatch):
 def test_fillers_of_a_block_of_margins_have_no_likelihood(monkeypatch):
     y, p = data(21, 3, dtype="float32")
     batch = Batch.of(y, p, from_logits=False)
-    whole = float(kde._estimate(batch, "marginal").log_likelihood(0.1))
+    whole = float(kde._Estimate(batch, "marginal").log_likelihood(0.1))
     # Two margins a block: the last one has a filler.
     monkeypatch.setattr(kde, "_MOST_ENTRIES", 2 * 21 * 21)
-    blocks = float(kde._estimate(batch, "marginal").log_likelihood(0.1))
+    blocks = float(kde._Estimate(batch, "marginal").log_likelihood(0.1))
     assert blocks == pytest.approx(whole, rel=1e-5)
 
 
 def test_kde_ece_chooses_its_bandwidth():
     y, p = data(21, 3, dtype="float32")
-    estimate = kde._estimate(Batch.of(y, p, from_logits=False), "canonical")
+    estimate = kde._Estimate(Batch.of(y, p, from_logits=False), "canonical")
     fit = [float(estimate.log_likelihood(h)) for h in kde.BANDWIDTHS]
     h = kde.BANDWIDTHS[int(np.argmax(fit))]
     assert F.kde_ece(y, p) == pytest.approx(F.kde_ece(y, p, bandwidth=h), rel=1e-4)

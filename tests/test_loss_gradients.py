@@ -1,5 +1,8 @@
 """Gradients of the losses: the paper's formulas, finite differences, and finiteness."""
 
+import math
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from keras_selcal import (
     InverseFocalLoss,
     KDECrossentropy,
 )
+from keras_selcal.functional import kde
 
 N, K = 24, 5
 
@@ -193,6 +197,76 @@ def test_kde_bandwidth_of_largest_likelihood(kind):
     assert float(automatic(y, logits)) == pytest.approx(
         float(chosen(y, logits)), rel=1e-6
     )
+
+
+def most_held(fn, x):
+    """Returns the entries of the largest array that a gradient is computed by; on
+    PyTorch, of all arrays with a column for each sample that it is handed.
+    """
+    if keras.backend.backend() == "jax":
+        import jax
+
+        text = str(jax.make_jaxpr(jax.grad(fn))(x))
+        shapes = re.findall(r"[fib]\w*\[([\d,]+)\]", text)
+        return max(math.prod(map(int, shape.split(","))) for shape in shapes)
+    import torch
+
+    sizes = {}
+
+    def note(tensor):
+        if tensor.shape[-1:] == (N,):
+            sizes[tensor.data_ptr()] = tensor.numel()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        value = fn(torch.tensor(x, requires_grad=True))
+    assert value.requires_grad
+    return sum(sizes.values())
+
+
+@pytest.mark.parametrize("kind", ["canonical", "top_label", "marginal"])
+def test_kde_in_blocks(kind, monkeypatch):
+    """Neither value nor gradient changes; the kernel matrix is never there whole."""
+    monkeypatch.setattr(kde, "_MOST_ENTRIES", 1)
+    logits, y = data(N, K)
+    labels = ops.convert_to_tensor(y)
+    weight = ops.convert_to_tensor(np.arange(N, dtype="float32") % 3)
+
+    def total(**options):
+        loss = KDECrossentropy(3.0, kind, from_logits=True, **options)
+        return lambda z: loss(labels, z, sample_weight=weight)
+
+    value, gradient = value_and_gradient(total(), logits, jit=True)
+    for jit in (False, True):
+        blocks = value_and_gradient(total(block_size=7), logits, jit=jit)
+        np.testing.assert_allclose(blocks[0], value, rtol=1e-6)
+        np.testing.assert_allclose(blocks[1], gradient, rtol=1e-4, atol=1e-6)
+    if keras.backend.backend() != "tensorflow":
+        assert kind == "marginal" or most_held(total(), logits) >= N * N
+        assert most_held(total(block_size=7), logits) < N * N
+
+
+@pytest.mark.parametrize("kind", ["canonical", "top_label", "marginal"])
+def test_kde_from_a_subsample(kind):
+    """Each sample is estimated from evenly spaced ones of those that count."""
+    logits, y = data(N, K)
+    weight = (np.arange(N) % 4 > 0).astype("float32")
+    logits[weight == 0] = np.nan
+    log_p = reference.log_softmax(logits)
+    (present,) = np.nonzero(weight)
+    for size in (7, 30):
+        loss = KDECrossentropy(
+            kind=kind, from_logits=True, reduction=None, block_size=7, subsample=size
+        )
+        error = numpy(loss(y, logits, sample_weight=weight)) + weight * np.nan_to_num(
+            log_p[np.arange(N), y]
+        )
+        kept = present[np.arange(min(size, 18)) * max(18, size) // size]
+        for j in present:
+            rows = np.append(j, kept[kept != j])
+            args = np.exp(log_p[rows]), log_p[rows], y[rows], kind, 0.1
+            expected = 0.3 * reference.kde_errors(*args)[0]
+            assert error[j] == pytest.approx(expected, rel=1e-3, abs=1e-5), (size, j)
 
 
 def extreme_batches():

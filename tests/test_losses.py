@@ -127,7 +127,7 @@ CASES = {
     "kde_canonical": (KDECrossentropy, {}, kde("canonical")),
     "kde_top_label": (
         KDECrossentropy,
-        {"kind": "top_label", "bandwidth": 0.02},
+        {"kind": "top_label", "bandwidth": 0.02, "block_size": 50},
         kde("top_label", 0.02),
     ),
     "kde_marginal": (
@@ -497,6 +497,8 @@ def test_nested_base_loss():
         (lambda: KDECrossentropy(bandwidth="best"), ["bandwidth", "best", "auto"]),
         (lambda: KDECrossentropy(regularization=-1), ["regularization", "-1"]),
         (lambda: KDECrossentropy(order=0), ["order", "0"]),
+        (lambda: KDECrossentropy(block_size=0), ["block_size", "0", "at least 1"]),
+        (lambda: KDECrossentropy(subsample=2.5), ["subsample", "2.5"]),
     ],
 )
 def test_bad_arguments(make_loss, words):

@@ -1,5 +1,7 @@
 """Kernel density estimate of the calibration error, with Dirichlet kernels."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -7,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_selcal._batch import Batch, combined_weight
-from keras_selcal._ops import Tensor, as_float, lgamma1p, safe_log
+from keras_selcal._ops import Tensor, as_float, lgamma1p, safe_log, segment_sum
 from keras_selcal._validation import (
     check_choice,
     check_count,
@@ -42,18 +44,32 @@ def check_bandwidth(bandwidth: Any) -> float | str:
     )
 
 
+def check_size(argument: str, size: Any) -> int | None:
+    """Returns a checked number of samples, or None."""
+    return None if size is None else check_count(argument, size)
+
+
 def kde_calibration_errors(
-    batch: Batch, kind: str, bandwidth: float | str, order: int = 1
+    batch: Batch,
+    kind: str,
+    bandwidth: float | str,
+    order: int = 1,
+    block_size: int | None = None,
+    subsample: int | None = None,
 ) -> Tensor:
     """Returns |Ê[y | p_j] − p_j|^order of each sample j of a batch, (n,).
 
     Ê is the kernel regression of the labels on the predictions, leaving sample j out.
-    One n × n kernel matrix is held at a time; for `"marginal"`, which has one a class,
-    a bounded block of them, recomputed in the backward pass.
+    The n × n kernel matrix is held whole, or `block_size` rows of it at a time, which
+    the backward pass computes anew. `"marginal"`, which has one for each class, holds
+    as many as are bounded in size, at least one.
     """
-    estimate = _estimate(batch, kind)
-    h = _likeliest(estimate) if bandwidth == "auto" else bandwidth
-    return estimate.errors(h, order)
+    h: Any = bandwidth
+    if h == "auto":
+        # Without a gradient, nothing is kept for a backward pass.
+        constant = replace(batch, y_pred=ops.stop_gradient(batch.y_pred))
+        h = _Estimate(constant, kind, block_size, subsample).likeliest()
+    return _Estimate(batch, kind, block_size, subsample).errors(h, order)
 
 
 def kde_ece(
@@ -64,6 +80,8 @@ def kde_ece(
     order: int = 1,
     from_logits: bool = False,
     sample_weight: Any | None = None,
+    block_size: int | None = None,
+    subsample: int | None = None,
 ) -> float:
     """Kernel density estimate of the calibration error.
 
@@ -89,6 +107,10 @@ def kde_ece(
         from_logits: whether `y_pred` holds logits.
         sample_weight: of a shape that broadcasts to the samples'. Weight 2 equals two
             copies, weight 0 none.
+        block_size: rows of the kernel matrix that are held at a time. None takes as
+            many as have 4 million entries.
+        subsample: number m of reference samples that Ê is estimated from, evenly spaced
+            among those that count, instead of all: an approximation, of cost n × m.
 
     Returns:
         The error, a float; NaN where a prediction is NaN.
@@ -106,183 +128,233 @@ def kde_ece(
     check_choice("kind", kind, KINDS)
     h: Any = check_bandwidth(bandwidth)
     order = check_count("order", order)
-    y_pred = as_float(y_pred)
+    block_size = check_size("block_size", block_size)
+    subsample = check_size("subsample", subsample)
+    y_pred = ops.stop_gradient(as_float(y_pred))
     weight = combined_weight(y_pred, sample_weight)
     batch = Batch.of(y_true, y_pred, from_logits, weight)
     n = int(batch.y_pred.shape[0])
+    if block_size is None:
+        block_size = max(1, _MOST_ENTRIES // min(n, subsample or n))
     if h == "auto":
-        # Each row's likelihood still sums over all samples: h fits n.
-        h = _likeliest(_estimate(batch, kind, np.arange(0, n, -(-n // _MOST_ROWS))))
-    step = min(n, max(1, _MOST_ENTRIES // n))
-    # The last block is filled up with the last sample.
-    blocks = np.minimum(np.arange(n + -n % step), n - 1).reshape(-1, step)
-    errors = ops.map(
-        lambda rows: _estimate(batch, kind, rows).errors(h, order),
-        ops.convert_to_tensor(blocks, dtype="int32"),
-    )
-    values = ops.convert_to_numpy(errors).reshape(-1)[:n].astype("float64")
-    count = ops.convert_to_numpy(count_weights(batch.y_pred[:, 0], batch.sample_weight))
-    return float(np.average(values, weights=count))
+        # Each row's likelihood still sums over all columns: h fits their number.
+        rows = np.arange(0, n, -(-n // _MOST_ROWS))
+        h = _Estimate(batch, kind, block_size, subsample, rows).likeliest()
+    estimate = _Estimate(batch, kind, block_size, subsample)
+    values = ops.convert_to_numpy(estimate.errors(h, order)).astype("float64")
+    return float(np.average(values, weights=ops.convert_to_numpy(estimate.count)))
 
 
-def _likeliest(estimate: Any) -> Tensor:
-    """Returns the bandwidth of the largest leave-one-out likelihood."""
-    grid = ops.convert_to_tensor(BANDWIDTHS, dtype=estimate.count.dtype)
-    fit = ops.stop_gradient(ops.map(estimate.log_likelihood, grid))
-    return ops.stop_gradient(ops.take(grid, ops.argmax(fit)))
+class _Estimate:
+    """Kernel regression of labels on predictions, leaving each sample itself out.
 
+    Rows j are the samples that are estimated, columns i those that it is done from. A
+    kernel matrix has the entries ln k(p_j; p_i); there is one for each margin.
 
-def _estimate(batch: Batch, kind: str, rows: Any = None) -> Any:
-    """Returns the estimate for some rows of a batch, from all of it."""
-    if kind == "canonical":
-        return _Canonical(batch, rows)
-    return _Marginals(batch, kind, rows)
-
-
-class _LeaveOneOut:
-    """Weights by which samples stand in for the label of another one.
-
-    Rows j are those that are estimated (indices, or None for all), columns i those
-    that it is done from.
+    Args:
+        batch: predictions and labels.
+        kind: one of `KINDS`.
+        block_size: rows that are estimated at a time, or None for all.
+        subsample: number of columns, or None for all samples.
+        rows: indices of the rows, or None for all samples.
     """
 
-    def __init__(self, batch: Batch, rows: Any) -> None:
-        like = batch.y_pred[:, 0]
-        count = count_weights(like, batch.sample_weight)
-        rest = ops.maximum(count - 1.0, 0.0)
-        self.rows = rows
-        self.count = self.of_rows(count)
-        self.others = self.of_rows(ops.sum(count) - count + rest)
-        index = ops.cumsum(ops.ones_like(like))
-        own = ops.expand_dims(self.of_rows(index), 1) == ops.expand_dims(index, 0)
-
-        def log(count: Tensor) -> Tensor:
-            return ops.where(count > 0, safe_log(count), _LOG_ZERO)
-
+    def __init__(
+        self,
+        batch: Batch,
+        kind: str,
+        block_size: int | None = None,
+        subsample: int | None = None,
+        rows: Any = None,
+    ) -> None:
+        log_p, p, labels = _points(batch, kind)
+        count = count_weights(batch.y_pred[:, 0], batch.sample_weight)
+        index = ops.cumsum(ops.ones_like(count))
+        n = batch.y_pred.shape[0]
+        of_rows = [log_p, p[..., : labels.shape[-1]], index]
+        of_columns = [p, labels, index]
+        # `mass` is what a sample weighs as a column.
+        mass = column_mass = count
+        if subsample is not None and (n is None or subsample < n):
+            columns, taken = _spread(count, subsample)
+            mass = count * segment_sum(taken, columns, ops.shape(count)[0])
+            column_mass = ops.take(count, columns) * taken
+            of_columns = [_take(x, columns) for x in of_columns]
         # A sample of weight w has w − 1 copies of itself among the others.
-        self.log_count = ops.where(own, log(rest), log(count))
+        others = ops.sum(mass) - mass + ops.maximum(mass - 1.0, 0.0)
+        if rows is not None:
+            of_rows = [_take(x, rows) for x in of_rows]
+            count, others = ops.take(count, rows), ops.take(others, rows)
+        self.of_rows, self.of_columns = of_rows, of_columns
+        self.count, self.others = count, others
+        self.log_mass = _log_or_zero(column_mass)
+        self.log_rest = _log_or_zero(column_mass - 1.0)
 
-    def of_rows(self, values: Tensor, axis: int = 0) -> Tensor:
-        return values if self.rows is None else ops.take(values, self.rows, axis=axis)
+        num_rows, num_columns = count.shape[0], column_mass.shape[0]
+        self.block_size = block_size
+        if block_size is not None and num_rows is not None and block_size >= num_rows:
+            self.block_size = None
+        # Small matrices are computed several at a time.
+        entries = (self.block_size or num_rows or 0) * (num_columns or 0)
+        block = max(1, _MOST_ENTRIES // entries) if entries else 1
+        num_margins = int(p.shape[0])
+        self.margin_block_size = None if block >= num_margins else block
+
+    def likeliest(self) -> Tensor:
+        """Returns the bandwidth of the largest leave-one-out likelihood."""
+        grid = ops.convert_to_tensor(BANDWIDTHS, dtype=self.count.dtype)
+        return ops.take(grid, ops.argmax(ops.map(self.log_likelihood, grid)))
+
+    def log_likelihood(self, h: Any) -> Tensor:
+        """Returns the leave-one-out likelihood of the rows, summed over margins."""
+
+        def density(log_weight: Tensor, p: Tensor, labels: Tensor) -> Tensor:
+            return ops.logsumexp(log_weight, axis=-1)
+
+        d = self.of_columns[0].shape[-1]
+        constant = lgamma1p(1.0 / h + (d - 1.0)) - safe_log(self.others)
+        densities = self.of_tiles(density, h) + constant
+        densities = ops.where(self.others > 0, densities, 0.0)
+        return ops.sum(self.count * densities)
 
     def errors(self, h: Any, order: int) -> Tensor:
         """Returns the error of each row; 0 where there is no other sample."""
-        return ops.where(self.others > 0, self.differences(h, order), 0.0)
 
-    def differences(self, h: Any, order: int) -> Tensor:
-        raise NotImplementedError
+        def error(log_weight: Tensor, p: Tensor, labels: Tensor) -> Tensor:
+            # Not `ops.softmax`, which warns of a batch of one.
+            total = ops.logsumexp(log_weight, axis=-1, keepdims=True)
+            mean = ops.matmul(ops.exp(log_weight - total), labels)
+            return ops.sum(ops.abs(mean - p) ** order, axis=-1)
 
-    def regress(self, log_kernel: Tensor, labels: Tensor) -> Tensor:
-        # Not `ops.softmax`, which warns of a batch of one.
-        log_weight = log_kernel + self.log_count
-        total = ops.logsumexp(log_weight, axis=-1, keepdims=True)
-        return ops.matmul(ops.exp(log_weight - total), labels)
+        errors = ops.mean(self.of_tiles(error, h), axis=0)
+        return ops.where(self.others > 0, errors, 0.0)
 
-    def log_likelihood_of(self, log_kernel: Tensor) -> Tensor:
-        density = ops.logsumexp(log_kernel + self.log_count, axis=-1)
-        alone = self.others <= 0
-        density = ops.where(alone, 0.0, density - safe_log(self.others))
-        return ops.sum(self.count * density, axis=-1)
+    def of_tiles(self, value: Callable[..., Tensor], h: Any) -> Tensor:
+        """Returns a value of each margin and row, (margins, rows), from some rows of
+        some margins' kernel matrices at a time.
 
+        `value` is given ln of the columns' weights, (margins, rows, columns), the
+        rows' p and the columns' labels.
+        """
+        log_p, p, row = self.of_rows
+        parameters, labels, column = self.of_columns
+        parameters = parameters / h
+        norm = ops.sum(lgamma1p(parameters), axis=-1)
 
-class _Canonical(_LeaveOneOut):
-    """The whole probability vector, with a Dirichlet kernel on the simplex."""
-
-    def __init__(self, batch: Batch, rows: Any) -> None:
-        super().__init__(batch, rows)
-        self.p, self.log_p = batch.p, self.of_rows(batch.log_p)
-        self.labels = batch.labels
-        if batch.sparse:
-            k = batch.num_classes
-            self.labels = ops.one_hot(batch.labels[:, 0], k, dtype=self.p.dtype)
-
-    def log_kernel(self, h: Any) -> Tensor:
-        """Returns ln k(p_j; p_i) up to a constant of h, with j down and i across."""
-        norm = ops.sum(lgamma1p(self.p / h), axis=-1)
-        return ops.matmul(self.log_p, ops.transpose(self.p)) / h - norm
-
-    def differences(self, h: Any, order: int) -> Tensor:
-        mean = self.regress(self.log_kernel(h), self.labels)
-        gap = ops.abs(mean - self.of_rows(self.p))
-        return ops.sum(gap**order, axis=-1)
-
-    def log_likelihood(self, h: Any) -> Tensor:
-        k = self.p.shape[-1]
-        constant = lgamma1p(1.0 / h + (k - 1.0))
-        return self.log_likelihood_of(self.log_kernel(h) + constant)
-
-
-class _Marginals(_LeaveOneOut):
-    """One probability at a time, with a beta kernel on [0, 1].
-
-    Top label: the largest probability and whether it is right. Marginal: each class.
-    """
-
-    def __init__(self, batch: Batch, kind: str, rows: Any) -> None:
-        super().__init__(batch, rows)
-        if kind == "top_label":
-            top = ops.argmax(batch.y_pred, axis=-1)[:, None]
-            if batch.sparse:
-                labels = ops.cast(top == batch.labels, batch.y_pred.dtype)
-            else:
-                labels = ops.take_along_axis(batch.labels, top, axis=-1)
-            log_p = ops.amax(batch.log_p, axis=-1, keepdims=True)
-            p = ops.amax(batch.p, axis=-1, keepdims=True)
-        else:
-            labels, k = batch.labels, batch.num_classes
-            if batch.sparse:
-                labels = ops.one_hot(labels[:, 0], k, dtype=batch.y_pred.dtype)
-            p, log_p = batch.p, batch.log_p
-        q = -ops.expm1(log_p) if batch.in_logs else 1.0 - p
-        log_q = safe_log(q)
-        self.num_margins = int(p.shape[-1])
-        n = batch.y_pred.shape[0]
-        size = n if rows is None else int(rows.shape[0])
-        block = 1 if n is None else max(1, _MOST_ENTRIES // max(n * size, 1))
-        block = min(block, self.num_margins)
-        pad = -self.num_margins % block
-        # (margins, n) in blocks, as (blocks, block, n).
-        self.margins = tuple(
-            ops.reshape(
-                ops.pad(ops.transpose(x), ((0, pad), (0, 0))),
-                (-1, block, ops.shape(x)[0]),
+        def of_tile(
+            log_p: Tensor,
+            p: Tensor,
+            row: Tensor,
+            parameters: Tensor,
+            labels: Tensor,
+            column: Tensor,
+            log_mass: Tensor,
+            log_rest: Tensor,
+        ) -> Tensor:
+            own = ops.expand_dims(row, 1) == ops.expand_dims(column, 0)
+            bias = ops.where(
+                own, ops.expand_dims(log_rest, 1), ops.expand_dims(log_mass, 1)
             )
-            for x in (p, q, log_p, log_q, labels)
-        )
+            log_kernel = ops.matmul(log_p, ops.swapaxes(parameters, -1, -2))
+            return value(log_kernel + bias, p, labels)
 
-    def log_kernel(self, h: Any, p: Any, q: Any, log_p: Any, log_q: Any) -> Tensor:
-        """Returns ln k(p_j; p_i) up to a constant of h, (margins, rows, n)."""
-        x, y = ops.expand_dims(p / h, 1), ops.expand_dims(q / h, 1)
-        log_p = ops.expand_dims(self.of_rows(log_p, axis=1), 2)
-        log_q = ops.expand_dims(self.of_rows(log_q, axis=1), 2)
-        return x * log_p + y * log_q - (lgamma1p(x) + lgamma1p(y))
+        tile = of_tile
+        if self.block_size or self.margin_block_size:
+            # Computed anew in the backward pass, tiles do not add up in memory.
+            # TensorFlow gives gradients to arguments alone: nothing that has one may
+            # be captured.
+            tile = keras.remat(of_tile)
 
-    def differences(self, h: Any, order: int) -> Tensor:
-        def of_block(margins: tuple[Tensor, ...]) -> Tensor:
-            *predictions, labels = margins
-            log_kernel = self.log_kernel(h, *predictions)
-            mean = self.regress(log_kernel, ops.expand_dims(labels, -1))
-            p = self.of_rows(predictions[0], axis=1)
-            return ops.abs(mean[..., 0] - p) ** order
+        def of_margins(margins: tuple[Tensor, ...]) -> Tensor:
+            log_p, p, parameters, labels, log_mass, log_rest = margins
+            columns = parameters, labels, column, log_mass, log_rest
 
-        # Recomputed in the backward pass, blocks do not add up in memory.
-        errors = self.map_blocks(of_block, keras.remat(of_block))
-        errors = ops.reshape(errors, (-1, ops.shape(self.count)[0]))
-        return ops.mean(errors[: self.num_margins], axis=0)
+            def of_rows(rows: tuple[Tensor, ...]) -> Tensor:
+                log_p, p, row = rows
+                log_p, p = ops.swapaxes(log_p, 0, 1), ops.swapaxes(p, 0, 1)
+                return ops.transpose(tile(log_p, p, row, *columns))
 
-    def log_likelihood(self, h: Any) -> Tensor:
-        constant = lgamma1p(1.0 / h + 1.0)
+            # Were `row` the same for all margins, JAX would keep the mask `own` whole.
+            rows = (
+                ops.swapaxes(log_p, 0, 1),
+                ops.swapaxes(p, 0, 1),
+                row + 0.0 * p[0, :, 0],
+            )
+            return ops.transpose(_map_blocks(of_rows, rows, self.block_size))
 
-        def of_block(margins: tuple[Tensor, ...]) -> Tensor:
-            log_kernel = self.log_kernel(h, *margins[:-1]) + constant
-            return self.log_likelihood_of(log_kernel)
+        biases = self.log_mass - norm, self.log_rest - norm
+        margins = log_p, p, parameters, labels, *biases
+        return _map_blocks(of_margins, margins, self.margin_block_size)
 
-        # The margins that fill up the last block are not there.
-        fit = ops.reshape(self.map_blocks(of_block, of_block), (-1,))
-        return ops.sum(fit[: self.num_margins])
 
-    def map_blocks(self, of_one: Any, of_many: Any) -> Tensor:
-        """Returns `of_one` of the only block, or `of_many` of each one, stacked."""
-        if self.margins[0].shape[0] == 1:
-            return of_one(tuple(x[0] for x in self.margins))
-        return ops.map(of_many, self.margins)
+def _points(batch: Batch, kind: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns ln p and p, (margins, n, d), and labels, (margins, n, 1 or d).
+
+    Canonical: the one point p, d = k. Otherwise each margin is a point (p, 1 − p) whose
+    Dirichlet kernel is the beta kernel, with a label for p: the largest probability and
+    whether it is right, or each class.
+    """
+    p, log_p, labels = batch.p, batch.log_p, batch.labels
+    if kind == "top_label":
+        top = ops.argmax(batch.y_pred, axis=-1)[:, None]
+        if batch.sparse:
+            labels = ops.cast(top == labels, p.dtype)
+        else:
+            labels = ops.take_along_axis(labels, top, axis=-1)
+        log_p = ops.amax(log_p, axis=-1, keepdims=True)
+        p = ops.amax(p, axis=-1, keepdims=True)
+    elif batch.sparse:
+        labels = ops.one_hot(labels[:, 0], batch.num_classes, dtype=p.dtype)
+    if kind == "canonical":
+        return log_p[None], p[None], labels[None]
+    q = -ops.expm1(log_p) if batch.in_logs else 1.0 - p
+    log_pq, pq = ops.stack([log_p, safe_log(q)], -1), ops.stack([p, q], -1)
+    log_pq, pq = ops.swapaxes(log_pq, 0, 1), ops.swapaxes(pq, 0, 1)
+    return log_pq, pq, ops.transpose(labels)[..., None]
+
+
+def _spread(count: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Returns indices of samples that count, evenly spaced among these, (size,), and 1
+    where there is one, 0 where they are fewer than `size`.
+    """
+    upto = ops.cast(ops.cumsum(ops.cast(count > 0, "int32")), "int32")
+    n = upto[-1]
+    slot = ops.arange(size, dtype="int32")
+    # No product of integers that may be too large for one.
+    share = ops.cast(n % size, count.dtype) / size
+    extra = ops.cast(ops.floor(ops.cast(slot, count.dtype) * share), "int32")
+    place = ops.where(n > size, slot * (n // size) + extra, slot)
+    index = ops.cast(ops.searchsorted(upto, place + 1, side="left"), "int32")
+    index = ops.minimum(index, ops.shape(count)[0] - 1)
+    return index, ops.cast(place < n, count.dtype)
+
+
+def _take(x: Tensor, index: Any) -> Tensor:
+    """Returns samples of an array (n,), or (margins, n, d)."""
+    return ops.take(x, index, axis=min(1, len(x.shape) - 1))
+
+
+def _log_or_zero(x: Tensor) -> Tensor:
+    return ops.where(x > 0, safe_log(x), _LOG_ZERO)
+
+
+def _map_blocks(
+    function: Callable[[tuple[Tensor, ...]], Tensor],
+    arrays: tuple[Tensor, ...],
+    size: int | None,
+) -> Tensor:
+    """Returns `function` of arrays that share their first axis, `size` entries of it
+    at a time, or of all at once.
+    """
+    if size is None:
+        return function(arrays)
+    n = ops.shape(arrays[0])[0]
+    # The last block is filled up with the last entry.
+    fill = -(-n // size) * size
+    index = ops.minimum(ops.arange(fill, dtype="int32"), n - 1)
+    blocks = tuple(
+        ops.reshape(ops.take(x, index, axis=0), (-1, size, *x.shape[1:]))
+        for x in arrays
+    )
+    values = ops.map(function, blocks)
+    return ops.reshape(values, (fill, *values.shape[2:]))[:n]

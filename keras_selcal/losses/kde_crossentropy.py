@@ -9,6 +9,7 @@ from keras_selcal._validation import check_choice, check_count, check_number
 from keras_selcal.functional.kde import (
     KINDS,
     check_bandwidth,
+    check_size,
     kde_calibration_errors,
 )
 from keras_selcal.losses.base import ClassificationLoss, crossentropy
@@ -27,7 +28,7 @@ class KDECrossentropy(ClassificationLoss):
 
     with k(·; p_i) the density of the Dirichlet distribution of parameters p_i/h + 1,
     evaluated in log space. Gradients flow through predictions and kernels. Quadratic
-    in the batch; one n × n matrix is held at a time.
+    in the batch: `block_size` bounds the memory, `subsample` the time as well.
 
     Args:
         regularization: λ ≥ 0. The paper uses 0.3 on CIFAR-10 and 0.5 on CIFAR-100.
@@ -42,6 +43,12 @@ class KDECrossentropy(ClassificationLoss):
         reduction: any of Keras's.
         name: name of the loss.
         dtype: dtype of the result. Defaults to `keras.config.floatx()`.
+        block_size: rows of the n × n kernel matrix that are held at a time, forward and
+            backward, where they are computed once more; the same loss to rounding. None
+            holds the whole matrix.
+        subsample: number m of reference samples that Ê is estimated from, evenly spaced
+            among those of the batch that count, instead of all: an approximation, of
+            cost n × m. None, or one of at least n, takes all.
 
     Example:
     >>> import numpy as np
@@ -64,6 +71,8 @@ class KDECrossentropy(ClassificationLoss):
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "kde_crossentropy",
         dtype: Any = None,
+        block_size: int | None = None,
+        subsample: int | None = None,
     ) -> None:
         super().__init__(from_logits, reduction, name, dtype)
         self.regularization = check_number(
@@ -72,9 +81,18 @@ class KDECrossentropy(ClassificationLoss):
         self.kind = check_choice("kind", kind, KINDS)
         self.bandwidth = check_bandwidth(bandwidth)
         self.order = check_count("order", order)
+        self.block_size = check_size("block_size", block_size)
+        self.subsample = check_size("subsample", subsample)
 
     def sample_losses(self, batch: Batch) -> Tensor:
-        error = kde_calibration_errors(batch, self.kind, self.bandwidth, self.order)
+        error = kde_calibration_errors(
+            batch,
+            self.kind,
+            self.bandwidth,
+            self.order,
+            self.block_size,
+            self.subsample,
+        )
         return batch.expectation(crossentropy(batch)) + self.regularization * error
 
     def get_config(self) -> dict[str, Any]:
@@ -84,4 +102,6 @@ class KDECrossentropy(ClassificationLoss):
             "kind": self.kind,
             "bandwidth": self.bandwidth,
             "order": self.order,
+            "block_size": self.block_size,
+            "subsample": self.subsample,
         }
