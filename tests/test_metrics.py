@@ -13,6 +13,7 @@ from keras import ops
 import keras_selcal
 from keras_selcal import functional as F  # noqa: N812
 from keras_selcal import metrics as M  # noqa: N812
+from keras_selcal.functional._ranking import Ranking
 
 # Few shapes, those of the losses' tests: JAX compiles every operation for each.
 K = 5
@@ -260,15 +261,96 @@ def test_per_class_errors():
         metric.update_state(y, z[:, :3])
 
 
-def test_counts_go_on_beyond_float32():
+@pytest.mark.parametrize("name", ["ece", "aurc", "brier"])
+def test_counts_stay_exact_beyond_float32(name):
+    """Compiled too: a compiler that simplified the sums would lose what they keep."""
     y, z = data(BATCH)
-    for name in ("ece", "aurc", "brier"):
-        metric = make(name, from_logits=True)
-        metric.update_state(y, z, np.full(BATCH, 2.0**24, "float32"))
-        for _ in range(3):
-            metric.update_state(y, z)
-        first = numpy(metric.variables[0]).astype("float64").sum(0)
-        assert first[..., 0].sum() == BATCH * (2.0**24 + 3)
+    metric = make(name, from_logits=True)
+    metric.update_state(y, z, np.full(BATCH, 2.0**25, "float32"))
+    # As if nearly 2²⁴, where a float32 stops counting, had been rounded off one by one.
+    sums = numpy(metric.variables[0]).copy()
+    sums[1] += np.where(sums[0] > 0, 2.0**24 - BATCH, 0)
+    before = sums.astype("float64").sum(0)
+    metric.variables[0].assign(sums)
+    update_compiled(metric, y, z, times=3)
+    once = make(name, from_logits=True)
+    once.update_state(y, z)
+    added = numpy(once.variables[0]).astype("float64").sum(0)
+    after = numpy(metric.variables[0]).astype("float64").sum(0)
+    np.testing.assert_array_equal(after[..., 0], (before + 3 * added)[..., 0])
+    np.testing.assert_allclose(after, before + 3 * added, rtol=1e-8, atol=1)
+
+
+def update_compiled(metric, y, z, times):
+    """Updates a metric in a compiled step, as training does."""
+    backend = keras.backend.backend()
+    y, z = ops.convert_to_tensor(y), ops.convert_to_tensor(z)
+    if backend == "jax":
+        import jax
+
+        update = jax.jit(metric.stateless_update_state)
+        for _ in range(times):
+            state = update([v.value for v in metric.variables], y, z)
+            for variable, new in zip(metric.variables, state, strict=True):
+                variable.assign(new)
+        return
+    update = metric.update_state
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        update = tf.function(update, jit_compile=True)
+    for _ in range(times):
+        update(y, z)
+
+
+def test_large_batches_are_added_in_parts(monkeypatch):
+    """A batch of more than 2²⁴ samples, say, would be miscounted in one sum."""
+    monkeypatch.setattr(M.base, "_MOST_ROWS", BATCH)
+    seen = []
+    update = M.ClasswiseCalibrationError.update
+
+    def spy(self, batch, w):
+        seen.append(tuple(batch.y_pred.shape))
+        update(self, batch, w)
+
+    monkeypatch.setattr(M.ClasswiseCalibrationError, "update", spy)
+    y, z = data()
+    w = np.arange(N, dtype="float32") % 3
+    metric = make("cwece", from_logits=True)
+    metric.update_state(y, z, w)
+    assert seen == [(BATCH, K)] * 3
+    expected = exact("cwece", y, z, from_logits=True, sample_weight=w)
+    assert value(metric) == pytest.approx(expected, abs=2e-6)
+
+
+@pytest.mark.parametrize("name", ["aurc", "risk_at_coverage"])
+def test_rankings_of_a_hundred_million(name):
+    """Sums of so many in float32 depend on their order: no group may end beyond n."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        metric = make(name)
+        cells = metric.num_cells
+        mass = np.floor(1e8 * rng.dirichlet(np.full(cells, 0.3)))
+        loss = np.floor(mass * np.linspace(0.8, 0.05, cells))
+        histogram = np.stack([mass, loss], -1)
+        whole = Ranking(mass, loss, np)
+        expected = whole.aurc() if name == "aurc" else whole.risk_at(0.45)
+        first = histogram.astype("float32")
+        metric.variables[0].assign(np.stack([first, histogram - first]))
+        metric.variables[1].assign(np.array([1e8, 0]))
+        assert value(metric) == pytest.approx(expected, rel=5e-5)
+
+
+def test_cells_of_many_classes_stay_few():
+    most = 2**24
+    for k in (10, 1000, 21_841, 150_000):
+        metric = M.ClasswiseCalibrationError(binning="adaptive")
+        metric._k = k
+        assert metric.size == 2**12 or most // 2 < k * metric.size <= most, k
+    with pytest.raises(ValueError, match="num_cells"):
+        M.ClasswiseCalibrationError(
+            num_classes=150_000, binning="adaptive", num_cells=2**14
+        )
 
 
 def test_log_odds_keep_saturated_scores_apart():

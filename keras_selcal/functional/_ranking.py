@@ -36,13 +36,24 @@ class Ranking(NamedTuple):
         mass, loss = flip(self.mass, axis=-1), flip(self.loss, axis=-1)
         return cumsum(mass, axis=-1), cumsum(loss, axis=-1)
 
+    def ends(self) -> tuple[Any, Any, Any]:
+        """Returns n, and the mass below and up to each group.
+
+        Summed from the surest group on, whose place the weights are most sensitive to,
+        and once: in float32, two sums of 10⁸ samples in other orders are hundreds
+        apart, and a group would end beyond n.
+        """
+        at_least = self.xp.flip(self.accepted()[0], axis=-1)
+        n = at_least[..., :1]
+        before = n - at_least
+        return n, before, self.xp.concatenate([before[..., 1:], n], axis=-1)
+
     def aurc(self) -> Any:
         """(1/n) Σ α ℓ, α the harmonic weights' mean over the group's ranks."""
-        xp, n, before = self.xp, self.n[..., None], self.before
+        xp = self.xp
+        n, before, upto = self.ends()
         # An empty group gets the α of one rank; its loss is 0.
-        upto = before + xp.where(self.mass > 0, self.mass, 1.0)
-        upto = xp.where(self.mass > 0, upto, xp.minimum(upto, n))
-        before = xp.minimum(before, upto)
+        upto = xp.where(self.mass > 0, upto, xp.minimum(before + 1.0, n))
         alpha = mean_harmonic(n, before, upto, xp)
         weighted = xp.where(self.mass > 0, alpha * self.loss, 0.0)
         return xp.sum(weighted, axis=-1) / xp.maximum(self.n, TINY)
@@ -67,8 +78,7 @@ class Ranking(NamedTuple):
     def risk_at(self, coverage: float) -> Any:
         """Mean loss of the surest share κ; the group at the cut enters in part."""
         xp = self.xp
-        upto = xp.cumsum(self.mass, axis=-1)
-        n = upto[..., -1:]
+        n, _, upto = self.ends()
         wanted = coverage * n
         # What is left for a group once the surer ones are in.
         share = (wanted - (n - upto)) / xp.where(self.mass > 0, self.mass, 1.0)

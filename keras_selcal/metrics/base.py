@@ -1,6 +1,8 @@
 """What the metrics share: samples that count, sums that stay exact, merging."""
 
 import math
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -14,6 +16,11 @@ from keras_selcal.functional._ranking import Ranking
 
 # Log-odds within ±SCALE share the middle half of a histogram's cells.
 SCALE = 4.0
+
+# Samples, and entries of predictions, that are added to a state at a time: float32
+# sums of as many are exact for counts, and what is computed on the way stays small.
+_MOST_ROWS = 2**20
+_MOST_ENTRIES = 2**22
 
 
 class ClassificationMetric(keras.metrics.Metric):
@@ -51,13 +58,18 @@ class ClassificationMetric(keras.metrics.Metric):
 
     @staticmethod
     def accumulate(sums: Any, values: Tensor) -> None:
-        """Adds values to an array of sums, by Knuth's exact sum of two floats."""
+        """Adds values to an array of sums, by Knuth's exact sum of two floats.
+
+        What is rounded off stays below the last digit of the first float, so that
+        both together count exactly to 2⁴⁸.
+        """
         old, lost = sums[0], sums[1]
         values = ops.cast(values, sums.dtype)
         new = old + values
         added = new - old
-        rounded_off = (old - (new - added)) + (values - added)
-        sums.assign(ops.stack([new, lost + rounded_off]))
+        lost = lost + ((old - (new - added)) + (values - added))
+        first = new + lost
+        sums.assign(ops.stack([first, lost - (first - new)]))
 
     @staticmethod
     def total(sums: Any) -> Tensor:
@@ -82,8 +94,9 @@ class ClassificationMetric(keras.metrics.Metric):
         y_pred = ops.stop_gradient(as_float(y_pred))
         weight = combined_weight(y_pred, sample_weight, mask)
         batch = Batch.of(y_true, y_pred, self.from_logits, weight)
-        w = batch.sample_weight
-        self.update(batch, ops.ones_like(batch.y_pred[:, 0]) if w is None else w)
+        for part in parts(batch):
+            w = part.sample_weight
+            self.update(part, ops.ones_like(part.y_pred[:, 0]) if w is None else w)
 
     def merge_state(self, metrics: Any) -> None:
         """Adds the states of other metrics: as if this one had seen all their data.
@@ -104,6 +117,23 @@ class ClassificationMetric(keras.metrics.Metric):
     def get_config(self) -> dict[str, Any]:
         config: dict[str, Any] = super().get_config()
         return {**config, "from_logits": self.from_logits}
+
+
+def parts(batch: Batch) -> Iterator[Batch]:
+    """Yields a batch in parts of bounded size, or whole where its size is unknown."""
+    n, w = batch.y_pred.shape[0], batch.sample_weight
+    most = max(1, min(_MOST_ROWS, _MOST_ENTRIES // batch.num_classes))
+    if n is None or n <= most:
+        yield batch
+        return
+    for start in range(0, n, most):
+        rows = slice(start, min(start + most, n))
+        yield replace(
+            batch,
+            y_pred=batch.y_pred[rows],
+            labels=batch.labels[rows],
+            sample_weight=None if w is None else w[rows],
+        )
 
 
 def has_no_nan(batch: Batch) -> Tensor:

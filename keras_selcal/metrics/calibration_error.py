@@ -27,6 +27,9 @@ from keras_selcal.metrics.base import (
     top_label,
 )
 
+# Cells of all classes' histograms together, unless told.
+_MOST_CELLS = 2**24
+
 
 class _BinnedError(ClassificationMetric):
     """Sums of mass and gap in bins of p, or in the cells that adaptive bins are cut
@@ -38,7 +41,7 @@ class _BinnedError(ClassificationMetric):
         num_bins: int,
         binning: str,
         norm: str,
-        num_cells: int,
+        num_cells: int | None,
         from_logits: bool,
         name: str | None,
         dtype: Any,
@@ -46,11 +49,19 @@ class _BinnedError(ClassificationMetric):
         super().__init__(from_logits, name, dtype)
         self.num_bins, self.binning, _ = check_binning(num_bins, binning)
         self.norm = check_choice("norm", norm, NORMS)
-        self.num_cells = check_count("num_cells", num_cells, least=2)
+        if num_cells is not None:
+            num_cells = check_count("num_cells", num_cells, least=2)
+        self.num_cells = num_cells
 
     @property
     def size(self) -> int:
-        return self.num_cells if self.binning == "adaptive" else self.num_bins
+        """The number of bins, or of the cells that adaptive ones are cut from."""
+        if self.binning == "uniform":
+            return self.num_bins
+        return self.default_cells() if self.num_cells is None else self.num_cells
+
+    def default_cells(self) -> int:
+        raise NotImplementedError
 
     def bins(self, p: Tensor) -> Tensor:
         """Returns the index of each p, (m,), among bins (a, b], the first closed."""
@@ -134,17 +145,18 @@ class ExpectedCalibrationError(_BinnedError):
         dtype: Any = None,
         num_cells: int | None = None,
     ) -> None:
-        if num_cells is None:
-            # A sample on the wrong side of a cut moves "max" by M/n at once.
-            num_cells = 2**20 if norm == "max" else 2**17
         super().__init__(num_bins, binning, norm, num_cells, from_logits, name, dtype)
         self._sums = self.add_sums("sums", (self.size, 2))
         self._present = self.add_sums("present", ())
 
+    def default_cells(self) -> int:
+        # A sample on the wrong side of a cut moves "max" by M/n at once.
+        return 2**20 if self.norm == "max" else 2**17
+
     def update(self, batch: Batch, w: Tensor) -> None:
         confidence, correct = top_label(batch)
         if self.binning == "adaptive":
-            index = to_cells(score_log_odds(batch, csfs.msp), self.num_cells)
+            index = to_cells(score_log_odds(batch, csfs.msp), self.size)
         else:
             index = self.bins(confidence)
         rows = ops.stack([w, w * (confidence - correct)], axis=-1)
@@ -180,7 +192,9 @@ class ClasswiseCalibrationError(_BinnedError):
         name: name of the metric.
         dtype: dtype of the metric.
         norm: `"l1"`, `"l2"` or `"max"`, of each class's bins.
-        num_cells: cells of each class's histogram, for adaptive bins.
+        num_cells: cells of each class's histogram, for adaptive bins. Defaults to 2¹²,
+            and to fewer above 4096 classes: the state has at most 2²⁴ in all (268 MB),
+            and at least two a bin.
 
     Example:
     >>> import numpy as np
@@ -204,7 +218,7 @@ class ClasswiseCalibrationError(_BinnedError):
         name: str | None = "cwece",
         dtype: Any = None,
         norm: str = "l1",
-        num_cells: int = 2**12,
+        num_cells: int | None = None,
     ) -> None:
         super().__init__(num_bins, binning, norm, num_cells, from_logits, name, dtype)
         if num_classes is not None:
@@ -214,8 +228,14 @@ class ClasswiseCalibrationError(_BinnedError):
         if num_classes is not None:
             self._build(num_classes)
 
+    def default_cells(self) -> int:
+        return max(2 * self.num_bins, min(2**12, _MOST_CELLS // self._k))
+
     def _build(self, num_classes: int) -> None:
         self._k = num_classes
+        if num_classes * self.size >= 2**31:
+            # Cells are numbered by int32.
+            refuse("num_cells", self.num_cells, f"below 2³¹/k for k={num_classes}")
         self._sums = self.add_sums("sums", (num_classes, self.size, 2))
         self._present = self.add_sums("present", ())
         self._built = True
@@ -234,7 +254,7 @@ class ClasswiseCalibrationError(_BinnedError):
             labels = ops.one_hot(ops.where(valid, labels, 0)[:, 0], k, dtype=p.dtype)
         gap = ops.where(counts[:, None], p - labels, math.nan)
         if self.binning == "adaptive":
-            index = to_cells(self._log_odds(batch), self.num_cells)
+            index = to_cells(self._log_odds(batch), self.size)
         else:
             index = ops.reshape(self.bins(ops.reshape(p, (-1,))), ops.shape(p))
         index = index + ops.arange(k, dtype="int32") * self.size
