@@ -619,17 +619,17 @@ def test_gradients_on_the_samples_of_models():
 
 def test_jumps_of_weights_have_no_slope():
     # Both rivals pass the true class at p = 1/3, where the weight jumps.
-    p = 1 / 3 + np.linspace(-0.002, 0.002, 64)
-    y_pred = np.stack([p, (1 - p) / 2, (1 - p) / 2], -1)
+    p = 1 / 3 + np.linspace(-0.002, 0.002, N)
+    y_pred = np.stack([p, (1 - p) / 2, (1 - p) / 2, 0 * p], -1)
     loss = DualFocalLoss(2.0, "discarded")
-    gradient = analysis.sample_gradients(loss, np.zeros(64, int), y_pred).gradient
+    gradient = analysis.sample_gradients(loss, np.zeros(N, int), y_pred).gradient
     rounded = np.rint(p * 4096) / 4096
     rival = np.where(rounded < (1 - rounded) / 2, 0, (1 - rounded) / 2)
     weight, slope = 1 - rounded + rival, np.where(rival > 0, -1.5, -1)
     expected = -2 * weight * slope * np.log(rounded) - weight**2 / rounded
     # Rounding may carry a sample across.
     same = (p < 1 / 3) == (rounded < 1 / 3)
-    assert same.sum() >= 62
+    assert same.mean() > 0.96
     np.testing.assert_allclose(gradient[same], expected[same], rtol=0.01)
 
 
