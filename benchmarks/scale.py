@@ -31,6 +31,7 @@ import numpy as np
 
 from benchmarks.losses import step
 from keras_selcal import AULoss, AURCLoss, KDECrossentropy, metrics
+from keras_selcal.functional import kde_ece
 
 LOSSES = {
     "cross-entropy": lambda k: keras.losses.SparseCategoricalCrossentropy(
@@ -64,6 +65,12 @@ METRICS = {
 # Rows that fit: 4 bytes × n × k is at most 77 MB of logits.
 CLASSES = ((65_536, 10), (8_192, 1_000), (512, 21_841), (128, 150_000))
 BATCH = 65_536
+SUBSAMPLES = (128, 512, 2048)
+
+
+libc = ctypes.CDLL(None)
+# glibc: arrays above 1 MB (M_MMAP_THRESHOLD) are given back as soon as they are freed.
+libc.mallopt(-3, 2**20)
 
 
 def memory(field):
@@ -109,8 +116,8 @@ def updates(metric, y, logits):
 
 def measured(run):
     """Returns CPU seconds of `run`, and the peak of memory above what was held."""
-    # What earlier runs have freed is given back, and the peak starts anew.
-    ctypes.CDLL(None).malloc_trim(0)
+    # What has been freed is given back, and the peak starts anew.
+    libc.malloc_trim(0)
     with open("/proc/self/clear_refs", "w") as refs:
         refs.write("5")
     before = memory("VmRSS")
@@ -192,6 +199,23 @@ def streams(names, sizes):
             yield name, n, k, *apart(of_stream, METRICS[name], n, k, batch)
 
 
+def subsamples(n, k=10):
+    """Prints what `kde_ece` gives from fewer reference samples."""
+    y, logits = data(n, k)
+    print(f"\nKernel estimate of the calibration error, n = {n:,}, k = {k}\n")
+    print(
+        "| kind | from all | " + " | ".join(f"subsample={m}" for m in SUBSAMPLES) + " |"
+    )
+    print("|---|" + "--:|" * (1 + len(SUBSAMPLES)))
+    for kind in ("canonical", "top_label", "marginal"):
+        figures = [
+            kde_ece(y, logits, kind, 0.1, from_logits=True, subsample=m)
+            for m in (None, *SUBSAMPLES)
+        ]
+        cells = [f"{x:.4f} ({x / figures[0] - 1:+.1%})" for x in figures[1:]]
+        print(f"| {kind} | {figures[0]:.4f} | {' | '.join(cells)} |", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small sizes, seconds")
@@ -207,6 +231,7 @@ def main():
     table("Losses by classes", unit, losses(LOSSES, classes, repetitions))
     sizes = (512, 1024) if args.quick else (2048, 8192, 32_768)
     table("Kernel density estimate", unit, kernel_estimates(sizes))
+    subsamples(sizes[1])
 
     unit = "peak / logits of a batch"
     sizes = [(n, k, n) for n, k in classes]

@@ -338,7 +338,7 @@ def test_rankings_of_a_hundred_million(name):
         first = histogram.astype("float32")
         metric.variables[0].assign(np.stack([first, histogram - first]))
         metric.variables[1].assign(np.array([1e8, 0]))
-        assert value(metric) == pytest.approx(expected, rel=5e-5)
+        assert value(metric) == pytest.approx(expected, rel=1e-3)
 
 
 def test_cells_of_many_classes_stay_few():
