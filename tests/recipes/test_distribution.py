@@ -24,6 +24,11 @@ ARGUMENTS += ["--epochs", "2", "--batch-size", "32", "--subset", "67"]
 
 def build(name, num_classes, input_shape):
     """Stands in for `models.build`: no dropout, since devices draw on their own."""
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        assert replicas == int(os.environ.get("REPLICAS", "1"))
     layers = keras.layers
     return keras.Sequential(
         [
@@ -91,6 +96,8 @@ def check(processes, folder, alone, devices):
     run, expected = Run(folder), Run(alone)
     assert run.config()["devices"] == devices
     assert len(run.history()) == 2
+    if BACKEND == "jax":
+        assert f"'batch': {devices}" in run.environment()["device"]
     for split in ("val", "test"):
         found, wanted = run.predictions(split), expected.predictions(split)
         np.testing.assert_allclose(found.logits, wanted.logits, rtol=0, atol=1e-4)
@@ -137,7 +144,7 @@ def test_jax_processes(tmp_path, alone):
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="of TensorFlow")
 def test_tensorflow_replicas(tmp_path, alone):
     arguments = ["--devices", 2, "--out", tmp_path, alone]
-    check([start(arguments)], tmp_path, alone, 2)
+    check([start(arguments, REPLICAS="2")], tmp_path, alone, 2)
 
 
 @pytest.mark.skipif(BACKEND != "torch", reason="of PyTorch")
