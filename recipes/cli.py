@@ -123,18 +123,7 @@ def _parser() -> argparse.ArgumentParser:
         default="nll",
         help="what to choose by, on the validation set (default: nll)",
     )
-    select.add_argument(
-        "--jobs",
-        type=_positive,
-        help="runs at a time; they share the processors (default: 1, and with ray what "
-        "the cluster has room for)",
-    )
-    select.add_argument(
-        "--engine",
-        choices=("local", "ray"),
-        default="local",
-        help="where to run (default: local)",
-    )
+    _add_engine(select)
     select.add_argument(
         "--gpus-per-run",
         type=float,
@@ -229,6 +218,31 @@ def _parser() -> argparse.ArgumentParser:
     show = add("show", _show, "Show the configuration of a run, and how it went.")
     show.add_argument("run", help="folder of a run")
 
+    study = add(
+        "study",
+        _study,
+        "Train what is missing of the study in recipes/STUDY.md, and make its tables.",
+        epilog="Stopped, it continues by the same command.",
+    )
+    study.add_argument("--data-dir", help="where CIFAR-10 is, a folder or a file")
+    study.add_argument(
+        "--pretrained",
+        metavar="FILE",
+        help="weights of ResNet-20; without them its runs are left out",
+    )
+    study.add_argument(
+        "--out",
+        default="runs/study",
+        metavar="FOLDER",
+        help="for runs, results and tables (default: runs/study)",
+    )
+    study.add_argument(
+        "--page",
+        action="store_true",
+        help="have recipes/STUDY.md and study.csv take over the results",
+    )
+    _add_engine(study)
+
     quickstart = add(
         "quickstart",
         _quickstart,
@@ -245,6 +259,22 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_devices(quickstart)
     return parser
+
+
+def _add_engine(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that tell how many runs are done at once, and where."""
+    parser.add_argument(
+        "--jobs",
+        type=_positive,
+        help="runs at a time; they share the processors (default: 1, and with ray what "
+        "the cluster has room for)",
+    )
+    parser.add_argument(
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="where to run (default: local)",
+    )
 
 
 def _add_devices(command: Any) -> None:
@@ -548,6 +578,19 @@ def _select(options: argparse.Namespace) -> None:
     from recipes.selection import select
 
     select(options)
+
+
+def _study(options: argparse.Namespace) -> None:
+    from recipes.study import run_study
+
+    run_study(
+        options.out,
+        data_dir=options.data_dir,
+        pretrained=options.pretrained,
+        jobs=options.jobs,
+        engine=options.engine,
+        page=options.page,
+    )
 
 
 def _quickstart(options: argparse.Namespace) -> None:

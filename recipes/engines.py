@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import keras
+
 from recipes.runs import Run, RunError
 
 # Where libraries read how many threads to use: torch, BLAS, TensorFlow, and JAX.
@@ -69,6 +71,29 @@ class Job:
     def finished(self) -> bool:
         """Whether the run has all its results."""
         return Run(self.folder).finished
+
+
+def training_job(run: Run, arguments: Sequence[str]) -> Job:
+    """Returns the job of `python -m recipes train` with some arguments.
+
+    Its output goes to `train.log` in the run's folder.
+    """
+    root = str(Path(__file__).resolve().parents[1])
+    paths = filter(None, [root, os.environ.get("PYTHONPATH")])
+    environment = {
+        "KERAS_BACKEND": keras.backend.backend(),
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
+    if "KERAS_HOME" in os.environ:
+        environment["KERAS_HOME"] = os.environ["KERAS_HOME"]
+    out = ("--out", str(run.folder))
+    return Job(
+        run.name,
+        (sys.executable, "-m", "recipes", "train", *arguments, *out),
+        run.folder,
+        run.folder / "train.log",
+        environment,
+    )
 
 
 class Result(NamedTuple):

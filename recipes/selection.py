@@ -17,20 +17,18 @@ import itertools
 import math
 import os
 import shlex
-import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import keras
 import numpy as np
 
 from keras_selcal.functional import paper_smoothing
 from recipes import losses
 from recipes.cli import task_defaults, task_of
-from recipes.engines import Job, Result, run_all
+from recipes.engines import Job, Result, run_all, training_job
 from recipes.evaluation import evaluate
 from recipes.progress import Progress, console
 from recipes.runs import Run, RunError
@@ -274,7 +272,7 @@ def _trials(options: argparse.Namespace) -> tuple[tuple[str, ...], list[Trial]]:
                 run.claim({**task.config(), "data": None})
             values = tuple(_value(task.settings, name) for name in grid)
             arguments = _arguments(asked)
-            trials.append(Trial(values, seed, arguments, _job(run, arguments)))
+            trials.append(Trial(values, seed, arguments, training_job(run, arguments)))
     return tuple(grid), trials
 
 
@@ -361,24 +359,6 @@ def _arguments(asked: argparse.Namespace) -> tuple[str, ...]:
 
 def _value(settings: Settings, name: str) -> Any:
     return settings.loss[name] if name in settings.loss else getattr(settings, name)
-
-
-def _job(run: Run, arguments: Sequence[str]) -> Job:
-    out = ("--out", str(run.folder))
-    paths = [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH")]
-    environment = {
-        "KERAS_BACKEND": keras.backend.backend(),
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-    }
-    if "KERAS_HOME" in os.environ:
-        environment["KERAS_HOME"] = os.environ["KERAS_HOME"]
-    return Job(
-        run.name,
-        (sys.executable, "-m", "recipes", "train", *arguments, *out),
-        run.folder,
-        run.folder / "train.log",
-        environment,
-    )
 
 
 def _folder(options: argparse.Namespace) -> Path:
