@@ -401,12 +401,13 @@ class Processes(Distribution):
         return apply_means
 
     def training(self, batches: "Batches") -> Any:
-        self._rows[""] = 1  # as many batches in each process, and as much of each
-
         def share(rows: np.ndarray) -> np.ndarray:
             self._whole = len(rows) < self.devices
             return rows if self._whole else _part(rows, self.rank, self.devices)
 
+        full, rest = divmod(len(batches.split), batches.batch_size)
+        sizes = [batches.batch_size] * full + [rest]
+        self._rows[""] = sum(len(share(np.empty(size))) for size in sizes)
         return _follower(batches, share)
 
     def validation(self, batches: "Batches") -> Any:
@@ -511,8 +512,8 @@ def _follower(
 def _weighted_loss(
     model: Any, count: int, whole: Callable[[], bool] | None = None
 ) -> Iterator[None]:
-    """Gives a replica's mean the weight of its rows, which need not be as many as
-    another's: the mean over the replicas is then that over all rows.
+    """Gives the gradient of a replica's mean the weight of its rows, which need not be
+    as many as another's: the mean over the replicas is then that over all rows.
 
     Args:
         model: a compiled model.
@@ -534,7 +535,9 @@ def _weighted_loss(
         value = compute(x, y, y_pred, sample_weight, training=training)
         rows = ops.cast(ops.shape(y_pred)[0], value.dtype)
         if training:
-            value = value * (count * rows / replicas(True).total(rows))
+            weighted = value * (count * rows / replicas(True).total(rows))
+            # Keras weights the value itself, in the mean of the epoch.
+            value = weighted + ops.stop_gradient(value - weighted)
         # A replica without rows has no mean.
         return ops.where(rows > 0, value, 0.0)
 

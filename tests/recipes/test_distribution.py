@@ -102,12 +102,9 @@ def check(processes, folder, alone, devices):
         found, wanted = run.predictions(split), expected.predictions(split)
         np.testing.assert_allclose(found.logits, wanted.logits, rtol=0, atol=1e-4)
         np.testing.assert_array_equal(found.labels, wanted.labels)
-    # Replicas of an odd batch have the weight of their rows in its loss, and once more
-    # in the mean over the epoch.
-    exact = ("val_loss", "val_accuracy", *(("loss",) if BACKEND == "jax" else ()))
     for found, wanted in zip(run.history(), expected.history(), strict=True):
-        for name in exact:
-            assert found[name] == pytest.approx(wanted[name], abs=1e-4)
+        del found["seconds"], wanted["seconds"]
+        assert found == pytest.approx(wanted, abs=1e-4)
     model = keras.saving.load_model(run.folder / "model.keras")
     assert not any(getattr(layer, "synchronized", False) for layer in model.layers)
 
