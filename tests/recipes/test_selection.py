@@ -10,7 +10,7 @@ import tiny_run
 
 from recipes import selection
 from recipes.cli import _parser, main, task_of
-from recipes.engines import Result
+from recipes.engines import Result, training_job
 from recipes.runs import Predictions, Run
 from recipes.selection import Outcome, Selection, Trial, default_grid
 from recipes.training import Task
@@ -112,8 +112,9 @@ def made(fields, outcomes, by="nll"):
     found = []
     for values, seeds in outcomes.items():
         for seed, outcome in enumerate(seeds):
-            job = selection._job(Run(f"runs/{values}-{seed}"), ("--seed", str(seed)))
-            trial = Trial(values, seed, ("--seed", str(seed)), job)
+            arguments = ("--seed", str(seed))
+            job = training_job(Run(f"runs/{values}-{seed}"), arguments)
+            trial = Trial(values, seed, arguments, job)
             if isinstance(outcome, str):
                 trial.failure = Result(job, "exit code 1", outcome, 1.0, "here")
             elif outcome is not None:
