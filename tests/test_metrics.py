@@ -272,13 +272,13 @@ def test_counts_stay_exact_beyond_float32(name):
     sums[1] += np.where(sums[0] > 0, 2.0**24 - BATCH, 0)
     before = sums.astype("float64").sum(0)
     metric.variables[0].assign(sums)
-    update_compiled(metric, y, z, times=3)
+    update_compiled(metric, y, z, times=30)
     once = make(name, from_logits=True)
     once.update_state(y, z)
     added = numpy(once.variables[0]).astype("float64").sum(0)
     after = numpy(metric.variables[0]).astype("float64").sum(0)
-    np.testing.assert_array_equal(after[..., 0], (before + 3 * added)[..., 0])
-    np.testing.assert_allclose(after, before + 3 * added, rtol=1e-8, atol=1)
+    np.testing.assert_array_equal(after[..., 0], (before + 30 * added)[..., 0])
+    np.testing.assert_allclose(after, before + 30 * added, rtol=1e-8, atol=1)
 
 
 def update_compiled(metric, y, z, times):
@@ -323,22 +323,23 @@ def test_large_batches_are_added_in_parts(monkeypatch):
     assert value(metric) == pytest.approx(expected, abs=2e-6)
 
 
-@pytest.mark.parametrize("name", ["aurc", "risk_at_coverage"])
-def test_rankings_of_a_hundred_million(name):
+def test_rankings_of_a_hundred_million():
     """Sums of so many in float32 depend on their order: no group may end beyond n."""
-    for seed in range(3):
+    metric = make("aurc")
+    cells = metric.num_cells
+    for seed in range(20):
         rng = np.random.default_rng(seed)
-        metric = make(name)
-        cells = metric.num_cells
         mass = np.floor(1e8 * rng.dirichlet(np.full(cells, 0.3)))
         loss = np.floor(mass * np.linspace(0.8, 0.05, cells))
-        histogram = np.stack([mass, loss], -1)
-        whole = Ranking(mass, loss, np)
-        expected = whole.aurc() if name == "aurc" else whole.risk_at(0.45)
-        first = histogram.astype("float32")
-        metric.variables[0].assign(np.stack([first, histogram - first]))
-        metric.variables[1].assign(np.array([1e8, 0]))
-        assert value(metric) == pytest.approx(expected, rel=1e-3)
+        exact = Ranking(mass, loss, np)
+        single = Ranking(mass.astype("float32"), loss.astype("float32"), np)
+        assert single.aurc() == pytest.approx(exact.aurc(), rel=1e-4), seed
+        assert single.risk_at(0.5) == pytest.approx(exact.risk_at(0.5), rel=1e-3), seed
+    histogram = np.stack([mass, loss], -1)
+    first = histogram.astype("float32")
+    metric.variables[0].assign(np.stack([first, histogram - first]))
+    metric.variables[1].assign(np.array([1e8, 0]))
+    assert value(metric) == pytest.approx(exact.aurc(), rel=1e-3)
 
 
 def test_cells_of_many_classes_stay_few():
