@@ -257,6 +257,7 @@ def _parser() -> argparse.ArgumentParser:
     quickstart.add_argument(
         "--seeds", type=_positive, default=3, help="runs of each loss (default: 3)"
     )
+    quickstart.add_argument("--epochs", type=_positive, help="(default: 60)")
     _add_devices(quickstart)
     return parser
 
@@ -603,4 +604,4 @@ def _quickstart(options: argparse.Namespace) -> None:
         BATCH_SIZE,
         options.arguments,
     )
-    quickstart(options.out, options.seeds, distribution)
+    quickstart(options.out, options.seeds, distribution, options.epochs)

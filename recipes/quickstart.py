@@ -11,7 +11,7 @@ from recipes.data.digits import LABEL_NOISE
 from recipes.distribution import ONE, Distribution
 from recipes.progress import Progress, console
 from recipes.runs import Run
-from recipes.settings import settings
+from recipes.settings import Settings, settings, with_epochs
 from recipes.table import Table, tables
 from recipes.training import Task, run_name, train
 
@@ -23,7 +23,10 @@ DRAWN = ("xe", "fl53", "au")
 
 
 def quickstart(
-    folder: str | os.PathLike[str], seeds: int = 3, distribution: Distribution = ONE
+    folder: str | os.PathLike[str],
+    seeds: int = 3,
+    distribution: Distribution = ONE,
+    epochs: int | None = None,
 ) -> None:
     """Trains with every loss and several seeds; prints a table, writes pictures.
 
@@ -33,12 +36,13 @@ def quickstart(
         folder: for the runs, `table.md`, `reliability.png` and `risk_coverage.png`.
         seeds: how many runs each loss has.
         distribution: the devices that share each batch.
+        epochs: instead of those of the settings.
     """
     output = console(quiet=not distribution.first)
     start = time.perf_counter()
     folder = Path(folder)
     tasks = [
-        Task(DATASET, MODEL, loss, seed, settings(DATASET, MODEL, loss), LABEL_NOISE)
+        Task(DATASET, MODEL, loss, seed, _settings(loss, epochs), LABEL_NOISE)
         for loss in losses.NAMES
         for seed in range(seeds)
     ]
@@ -49,7 +53,8 @@ def quickstart(
     runs = []
     with Progress(output, len(tasks)) as progress:
         for task in tasks:
-            run = Run(folder / run_name(task))
+            marks = [] if epochs is None else [f"epochs{epochs}"]
+            run = Run(folder / run_name(task, marks))
             # Seconds each: fewer checkpoints cost less than the epochs they save.
             train(run, task, progress, checkpoint_every=20, distribution=distribution)
             runs.append(run)
@@ -66,6 +71,11 @@ def quickstart(
         markup=False,
         soft_wrap=True,
     )
+
+
+def _settings(loss: str, epochs: int | None) -> Settings:
+    chosen = settings(DATASET, MODEL, loss)
+    return chosen if epochs is None else with_epochs(chosen, epochs)
 
 
 def verdict(table: Table) -> str:
