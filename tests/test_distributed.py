@@ -31,7 +31,8 @@ def finish(*processes):
 
 
 def devices(count):
-    return {"XLA_FLAGS": f"--xla_force_host_platform_device_count={count}"}
+    flags = os.environ.get("XLA_FLAGS", "")
+    return {"XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count={count}"}
 
 
 def free_port():

@@ -93,6 +93,7 @@ def test_at_once_and_no_more(tmp_path, monkeypatch):
 
 
 STOPPED = """
+import signal
 import sys
 from pathlib import Path
 from recipes.engines import Job, run_all
@@ -110,6 +111,8 @@ jobs = [
     Job(name, (*command, str(folder / f"{name}.pid")), folder / name, folder / "log")
     for name in "abc"
 ]
+# A shell has what it runs in the background ignore it, and so everything below.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
     run_all(jobs, sys.argv[2], at_once=2)
 except KeyboardInterrupt:
