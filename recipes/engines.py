@@ -22,8 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import keras
-
 from recipes.runs import Run, RunError
 
 # Where libraries read how many threads to use: torch, BLAS, TensorFlow, and JAX.
@@ -78,6 +76,8 @@ def training_job(run: Run, arguments: Sequence[str]) -> Job:
 
     Its output goes to `train.log` in the run's folder.
     """
+    import keras  # takes seconds, which workers need not spend
+
     root = str(Path(__file__).resolve().parents[1])
     paths = filter(None, [root, os.environ.get("PYTHONPATH")])
     environment = {

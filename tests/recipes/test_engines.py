@@ -188,13 +188,22 @@ def two_nodes(monkeypatch):
 def test_two_nodes_share_the_work(two_nodes, tmp_path, capfd):
     import ray
 
-    wait = "time.sleep(1); print(os.environ['OMP_NUM_THREADS'], os.getcwd())"
-    jobs = [job(tmp_path, name, wait, directory=tmp_path) for name in "abc"]
-    jobs.insert(1, job(tmp_path, "wrong", "sys.exit('last words')"))
+    # A node has room for one: two that wait for each other need both.
+    meet = """
+        pathlib.Path(folder, "here").touch()
+        there = list(map(pathlib.Path, ("a/here", "b/here")))
+        deadline = time.monotonic() + 120
+        while not all(path.exists() for path in there):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        print(os.environ["OMP_NUM_THREADS"], os.getcwd())
+    """
+    jobs = [job(tmp_path, name, meet, directory=tmp_path) for name in "ab"]
+    jobs.append(job(tmp_path, "wrong", "sys.exit('last words')"))
     results = {result.job.name: result for result in run_all(jobs, "ray")}
     assert not ray.is_initialized()
-    assert len({results[name].node for name in "abc"}) == 2
-    for name in "abc":
+    assert results["a"].node != results["b"].node
+    for name in "ab":
         assert results[name].finished
         assert results[name].tail == f"1 {tmp_path}"
     assert results["wrong"].error == "exit code 1"
