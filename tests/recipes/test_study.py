@@ -1,0 +1,119 @@
+"""The study: its runs can be trained, and its page says what they gave."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tiny_run
+
+from keras_selcal import TemperatureScaling, functional
+from recipes import cli, engines, models, study
+from recipes.runs import RunError
+
+
+def test_every_experiment_is_a_command_of_its_own():
+    names, settings = set(), set()
+    for one in study.experiments():
+        parser = cli._parser()
+        task, _ = cli.task_of(parser.parse_args(["train", *one.arguments]))
+        names.add(one.name)
+        settings.add(repr(task))
+        assert task.seed == one.seed
+        if one.loss == "au":
+            chosen = task.settings.loss
+            assert chosen["csf"] == one.csf
+            assert chosen["smoothing"] == one.smoothing
+            assert chosen["weight_gradient"] == one.weight_gradient
+        rise = task.settings.weight_gradient_rise
+        assert (rise is not None) == one.rises
+    count = len(list(study.experiments()))
+    assert len(names) == len(settings) == count
+
+
+def test_figures_of_a_run(tmp_path, monkeypatch):
+    """What is finished is measured, what is not is started, and may fail."""
+    monkeypatch.setattr(models, "build", tiny_run.build)
+    done, wrong = study.Experiment("scratch", "au"), study.Experiment("scratch", "xe")
+    run = tiny_run.train(tmp_path / done.name, epochs=2)
+
+    def run_all(jobs, engine, *, at_once, report):
+        (job,) = jobs
+        assert (job.name, engine, at_once) == (wrong.name, "local", 2)
+        assert job.command[4:] == (
+            *wrong.arguments,
+            *("--data-dir", "DATA", "--out", str(tmp_path / wrong.name)),
+        )
+        failed = engines.Result(job, "exit code 1", "last words", 1.0, "here")
+        report(failed)
+        return [failed]
+
+    monkeypatch.setattr(study, "experiments", lambda: [done, wrong])
+    monkeypatch.setattr(engines, "run_all", run_all)
+    with pytest.raises(RunError, match="1 runs failed"):
+        study.run_study(tmp_path, data_dir="DATA", jobs=2)
+    ((experiment, found),) = study.read_results(tmp_path / "results.csv")
+    assert experiment == done
+    assert "## scratch" in (tmp_path / "tables.md").read_text(encoding="utf-8")
+    logits, labels = run.predictions("test")
+    accuracy = 100 * np.mean(logits.argmax(1) == labels)
+    assert found["accuracy"] == pytest.approx(accuracy, rel=1e-5)
+    temperature = TemperatureScaling("ece").fit(*run.predictions("val")).temperature
+    assert found["temperature"] == pytest.approx(temperature)
+    scaled = functional.ece(labels, logits / temperature, from_logits=True)
+    assert found["ece_ts"] == pytest.approx(100 * float(scaled), rel=1e-5)
+    last = run.history()[-1]["accuracy"]
+    assert found["training_accuracy"] == pytest.approx(100 * last, rel=1e-5)
+
+
+def results(value=lambda one: 10.0 + one.seed):
+    names = ("accuracy", *study._SCALED, *(f"{n}_ts" for n in study._SCALED))
+    names += ("temperature", "training_accuracy", "seconds")
+    return [
+        study.Result(one, dict.fromkeys(names, value(one)))
+        for one in study.experiments()
+    ]
+
+
+def test_results_come_back_from_their_file(tmp_path):
+    made = results(lambda one: 10.0 + one.smoothing)
+    study.write_results(made, tmp_path / "results.csv")
+    assert study.read_results(tmp_path / "results.csv") == made
+
+
+def test_cells_of_the_tables():
+    made = results()
+    tables = study.tables(made)
+    # Seeds 0, 1, 2: mean 11, standard deviation 1.
+    assert tables["scratch"].count("11.00 ±1.00") == 7 * 9
+    assert tables["csf"].count("| 3 ") == 3
+    assert "| 0.1 | 0.75 | 0.3 | 0.15 | 0.05 | 0.015 |" in tables["drag"]
+    high = dataclasses.replace(made[0].experiment, loss="au", smoothing=0.3)
+    changed = [
+        r._replace(values={**r.values, "ece": 77.7}) if r.experiment == high else r
+        for r in made
+    ]
+    assert "| 0 | 10.0 | 10.0 | 10.0 | 77.7 | 10.0 |" in study.tables(changed)["ece"]
+    # A missing run leaves its cell empty.
+    fewer = [r for r in made if r.experiment != high]
+    assert "| 0 | 10.0 | 10.0 | 10.0 |  | 10.0 |" in study.tables(fewer)["ece"]
+
+
+def test_new_results_join_those_of_the_page(tmp_path, monkeypatch):
+    first, second, *_ = results()
+    for name, text in (
+        ("PAGE", "<!-- table scratch -->x<!-- end -->"),
+        ("RESULTS", ""),
+    ):
+        monkeypatch.setattr(study, name, tmp_path / name)
+        (tmp_path / name).write_text(text)
+    study.write_results([first, second], study.RESULTS)
+    changed = first._replace(values={**first.values, "ece": 77.7})
+    study._update_page([changed])
+    assert study.read_results(study.RESULTS) == [changed, second]
+    assert "| ECE ↓ | 77.70 | **10.00** |" in study.PAGE.read_text(encoding="utf-8")
+
+
+def test_the_page_has_the_tables_of_the_results():
+    page = study.PAGE.read_text(encoding="utf-8")
+    assert study.with_tables(page, study.read_results()) == page
+    assert set(study.tables(results())) == set(study.tables_in(page))
