@@ -78,11 +78,9 @@ def training_job(run: Run, arguments: Sequence[str]) -> Job:
     """
     import keras  # takes seconds, which workers need not spend
 
-    root = str(Path(__file__).resolve().parents[1])
-    paths = filter(None, [root, os.environ.get("PYTHONPATH")])
     environment = {
         "KERAS_BACKEND": keras.backend.backend(),
-        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONPATH": _python_path(),
     }
     if "KERAS_HOME" in os.environ:
         environment["KERAS_HOME"] = os.environ["KERAS_HOME"]
@@ -94,6 +92,12 @@ def training_job(run: Run, arguments: Sequence[str]) -> Job:
         run.folder / "train.log",
         environment,
     )
+
+
+def _python_path() -> str:
+    """Returns where other processes find what this one does, `recipes` first."""
+    root = str(Path(__file__).resolve().parents[1])
+    return os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
 
 
 class Result(NamedTuple):
@@ -388,16 +392,14 @@ class _Ray:
     def _connect(self) -> None:
         address = os.environ.get("RAY_ADDRESS", "auto")
         handler = signal.getsignal(signal.SIGTERM)
-        # The workers need this module, and nothing else.
-        root = str(Path(__file__).resolve().parents[1])
-        paths = filter(None, [root, os.environ.get("PYTHONPATH")])
         try:
             _reach(address)
             self._ray.init(
                 address=address,
                 logging_level="ERROR",
                 log_to_driver=False,
-                runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(paths)}},
+                # The workers need this module, and nothing else.
+                runtime_env={"env_vars": {"PYTHONPATH": _python_path()}},
             )
         except (OSError, RuntimeError, ValueError) as error:
             where = "on this machine" if address == "auto" else f"at {address}"

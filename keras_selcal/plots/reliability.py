@@ -149,17 +149,7 @@ def _draw_gaps(ax: Any, name: str, curve: ReliabilityCurve) -> None:
     left, width = curve.edges[:-1], np.diff(curve.edges)
     full = ~np.isnan(curve.accuracy) & (width > 0)
     gap = (curve.confidence - curve.accuracy)[full]
-    _draw_diagonal(ax)
-    ax.bar(
-        left[full],
-        curve.accuracy[full],
-        width[full],
-        align="edge",
-        color=canvas.SKY,
-        edgecolor="white",
-        linewidth=0.8,
-        label="accuracy in the bin",
-    )
+    _draw_accuracy(ax, curve, full)
     for side, words, colour, hatch in (
         (gap > 0, "overconfident", canvas.VERMILLION, "////"),
         (gap <= 0, "underconfident", canvas.BLUE, "\\\\\\\\"),
@@ -188,7 +178,8 @@ def _draw_gaps(ax: Any, name: str, curve: ReliabilityCurve) -> None:
     canvas.finish(ax, "confidence", "accuracy", loc="upper left", borderaxespad=0.2)
 
 
-def _draw_diagonal(ax: Any) -> None:
+def _draw_accuracy(ax: Any, curve: ReliabilityCurve, full: Array) -> None:
+    """Draws the diagonal, and a bar in each bin that is full."""
     ax.plot(
         [0, 1],
         [0, 1],
@@ -197,6 +188,16 @@ def _draw_diagonal(ax: Any) -> None:
         linewidth=1,
         label="perfect calibration",
         zorder=2.5,
+    )
+    ax.bar(
+        curve.edges[:-1][full],
+        curve.accuracy[full],
+        np.diff(curve.edges)[full],
+        align="edge",
+        color=canvas.SKY,
+        edgecolor="white",
+        linewidth=0.8,
+        label="accuracy in the bin",
     )
 
 
@@ -224,17 +225,7 @@ def _draw(
     # Bins of no width hold samples of one confidence: nothing to draw a bar on.
     full = (curve.share > 0) & (width > 0)
 
-    _draw_diagonal(ax)
-    ax.bar(
-        left[full],
-        curve.accuracy[full],
-        width[full],
-        align="edge",
-        color=canvas.SKY,
-        edgecolor="white",
-        linewidth=0.8,
-        label="accuracy in the bin",
-    )
+    _draw_accuracy(ax, curve, full)
     ax.hlines(
         curve.confidence[full],
         left[full],
