@@ -19,7 +19,7 @@ from recipes.progress import Progress, console
 ARGUMENTS = ("--dataset", "digits", "--model", "cnn", "--loss", "au", "--subset", "64")
 
 
-def build(name, num_classes, input_shape):
+def build(name, num_classes, input_shape, dropout=True):
     """Stands in for `models.build`: statistics and random states beside weights."""
     layers = keras.layers
     return keras.Sequential(
@@ -28,7 +28,7 @@ def build(name, num_classes, input_shape):
             layers.Conv2D(4, 3, strides=2, use_bias=False),
             layers.BatchNormalization(),
             layers.Flatten(),
-            layers.Dropout(0.5),
+            *([layers.Dropout(0.5)] if dropout else []),
             layers.Dense(num_classes),
         ]
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import tiny_run
 
 from recipes import cli, distribution, models, training
 from recipes.runs import Run, RunError
@@ -29,16 +30,7 @@ def build(name, num_classes, input_shape):
 
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
         assert replicas == int(os.environ.get("REPLICAS", "1"))
-    layers = keras.layers
-    return keras.Sequential(
-        [
-            layers.Input(input_shape),
-            layers.Conv2D(4, 3, strides=2, use_bias=False),
-            layers.BatchNormalization(),
-            layers.Flatten(),
-            layers.Dense(num_classes),
-        ]
-    )
+    return tiny_run.build(name, num_classes, input_shape, dropout=False)
 
 
 def run_tiny(arguments, patch):
