@@ -4,6 +4,7 @@
 Each function fails unless loss, gradient and metrics are those of the undivided batch.
 """
 
+import gc
 import os
 import pickle
 import sys
@@ -56,6 +57,15 @@ def make_metrics():
     ]
 
 
+def linear():
+    """Returns the network of all steps."""
+    model = keras.Sequential(
+        [keras.Input((FEATURES,)), keras.layers.Dense(K, use_bias=False)]
+    )
+    model.set_weights([KERNEL])
+    return model
+
+
 def fit_once(loss, metrics=(), share=slice(None)):
     """Returns the logs and the gradient of one step of `fit`.
 
@@ -64,11 +74,8 @@ def fit_once(loss, metrics=(), share=slice(None)):
         metrics: of the batch.
         share: what this process gives to the batch.
     """
-    inputs = keras.Input((FEATURES,))
-    outputs = keras.layers.Dense(K, use_bias=False)(inputs)
-    model = keras.Model(inputs, outputs)
+    model = linear()
     model.compile(keras.optimizers.SGD(1.0), loss, weighted_metrics=list(metrics))
-    model.set_weights([KERNEL])
     x, y, weight = X[share], Y[share], WEIGHT[share]
     options = {"batch_size": len(x), "shuffle": False, "verbose": 0}
     history = model.fit(x, y, sample_weight=weight, **options).history
@@ -92,11 +99,8 @@ def results(share=slice(None), only=None):
 
 def remember():
     """Returns the memory and the weights after 2 epochs of 4 steps."""
-    inputs = keras.Input((FEATURES,))
-    outputs = keras.layers.Dense(K, use_bias=False)(inputs)
-    model = keras.Model(inputs, outputs)
+    model = linear()
     model.compile(keras.optimizers.SGD(0.5), AULoss(from_logits=True))
-    model.set_weights([KERNEL])
     callbacks = [CDFMemory(momentum=0.5), LossSchedule(coverage=(0.4, 0.9).__getitem__)]
     model.fit(
         X,
@@ -183,18 +187,26 @@ def tensorflow_replicas():
 
 def torch_processes():
     """`DistributedDataParallel` over 2 processes."""
+    import torch.distributed as dist
+
+    expected, memory = results(), remember()
+    dist.init_process_group("gloo")
+    torch_losses(expected)
+    torch_memory(memory)
+    # A parallel model must not outlive the group: PyTorch would wait, with the lock of
+    # the interpreter, for the end of a thread that waits for this lock.
+    gc.collect()
+    dist.destroy_process_group()
+
+
+def torch_losses(expected):
     import torch
     import torch.distributed as dist
 
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    expected, memory = results(), remember()
-    dist.init_process_group("gloo")
+    rank, size = dist.get_rank(), dist.get_world_size()
     share = slice(rank * N // size, (rank + 1) * N // size)
     for name, loss in make_losses().items():
-        model = keras.Sequential(
-            [keras.Input((FEATURES,)), keras.layers.Dense(K, use_bias=False)]
-        )
-        model.set_weights([KERNEL])
+        model = linear()
         parallel = torch.nn.parallel.DistributedDataParallel(model)
         value = loss(Y[share], parallel(torch.tensor(X[share])), WEIGHT[share])
         value.backward()
@@ -204,11 +216,13 @@ def torch_processes():
         logs = {**expected[name][0], "loss": float(total) / size}
         check({name: (logs, gradient)}, expected)
 
-    # A loop of one's own, as Keras's guide has it.
-    model = keras.Sequential(
-        [keras.Input((FEATURES,)), keras.layers.Dense(K, use_bias=False)]
-    )
-    model.set_weights([KERNEL])
+
+def torch_memory(expected):
+    """A loop of one's own, as Keras's guide has it."""
+    import torch
+    import torch.distributed as dist
+
+    model = linear()
     model.compile(loss=AULoss(from_logits=True))
     parallel = torch.nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(parallel.parameters(), 0.5)
@@ -217,15 +231,14 @@ def torch_processes():
     for coverage in (0.4, 0.9):
         model.loss.coverage = coverage
         for batch in np.split(np.arange(N), 4):
-            own = np.split(batch, size)[rank]
+            own = np.split(batch, dist.get_world_size())[dist.get_rank()]
             with model.loss.memory.learning():
                 value = model.loss(Y[own], parallel(torch.tensor(X[own])), WEIGHT[own])
             optimizer.zero_grad()
             value.backward()
             optimizer.step()
     callback.on_train_end()
-    check_memory((model.loss.memory.counts, model.get_weights()[0]), memory)
-    dist.destroy_process_group()
+    check_memory((model.loss.memory.counts, model.get_weights()[0]), expected)
 
 
 if __name__ == "__main__":

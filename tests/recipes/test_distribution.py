@@ -4,15 +4,14 @@
 
 import dataclasses
 import os
-import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 import tiny_run
+from processes import finish, free_port, start
 
 from recipes import cli, distribution, models, training
 from recipes.runs import Run, RunError
@@ -59,31 +58,8 @@ def alone(tmp_path_factory):
     return folder
 
 
-def start(arguments, launcher=(), **environment):
-    root = Path(__file__).parent.parent.parent
-    return subprocess.Popen(
-        [sys.executable, *launcher, __file__, *map(str, arguments)],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([*filter(None, sys.path), str(root)]),
-            "OMP_NUM_THREADS": "1",
-            **environment,
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
 def check(processes, folder, alone, devices):
-    try:
-        outputs = [process.communicate(timeout=300)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    for process, output in zip(processes, outputs, strict=True):
-        assert process.returncode == 0, output
-    output = "".join(outputs)
+    output = finish(*processes)
     assert f"devices is not given there and {devices} here" in output
     run, expected = Run(folder), Run(alone)
     assert run.config()["devices"] == devices
@@ -101,16 +77,11 @@ def check(processes, folder, alone, devices):
     assert not any(getattr(layer, "synchronized", False) for layer in model.layers)
 
 
-def free_port():
-    with socket.socket() as server:
-        server.bind(("localhost", 0))
-        return server.getsockname()[1]
-
-
 @pytest.mark.skipif(BACKEND != "jax", reason="of JAX")
 def test_jax_devices(tmp_path, alone):
-    arguments = ["--devices", 4, "--out", tmp_path, alone]
-    check([start(arguments)], tmp_path, alone, 4)
+    check(
+        [start(__file__, "--devices", 4, "--out", tmp_path, alone)], tmp_path, alone, 4
+    )
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="of JAX")
@@ -121,7 +92,7 @@ def test_jax_processes(tmp_path, alone):
     }
     processes = [
         start(
-            ["--out", tmp_path, alone],
+            *(__file__, "--out", tmp_path, alone),
             KERAS_DISTRIBUTION_PROCESS_ID=str(rank),
             **environment,
         )
@@ -133,14 +104,14 @@ def test_jax_processes(tmp_path, alone):
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="of TensorFlow")
 def test_tensorflow_replicas(tmp_path, alone):
     arguments = ["--devices", 2, "--out", tmp_path, alone]
-    check([start(arguments, REPLICAS="2")], tmp_path, alone, 2)
+    check([start(__file__, *arguments, REPLICAS="2")], tmp_path, alone, 2)
 
 
 @pytest.mark.skipif(BACKEND != "torch", reason="of PyTorch")
 def test_torch_processes(tmp_path, alone):
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    stop = {"STOP_AFTER_AN_EPOCH": "1"}
-    check([start(["--out", tmp_path, alone], launcher, **stop)], tmp_path, alone, 2)
+    command = [*launcher, __file__, "--out", tmp_path, alone]
+    check([start(*command, STOP_AFTER_AN_EPOCH="1")], tmp_path, alone, 2)
 
 
 @pytest.mark.skipif(BACKEND != "torch", reason="of PyTorch")

@@ -26,6 +26,11 @@ def test_every_experiment_is_a_command_of_its_own():
             assert chosen["weight_gradient"] == one.weight_gradient
         rise = task.settings.weight_gradient_rise
         assert (rise is not None) == one.rises
+        if one.rises:
+            first, last = rise
+            assert (4 * first, 2 * last) == (task.settings.epochs,) * 2
+        # The last epoch counts: validation loss has no choice.
+        assert task.settings.validate_every == task.settings.epochs
     count = len(list(study.experiments()))
     assert len(names) == len(settings) == count
 
@@ -93,6 +98,12 @@ def test_cells_of_the_tables():
         for r in made
     ]
     assert "| 0 | 10.0 | 10.0 | 10.0 | 77.7 | 10.0 |" in study.tables(changed)["ece"]
+    rows = tables["choices_digits"].splitlines()
+    assert rows[2].startswith("| XE | **11.00 ±1.00** | ")
+    assert rows[3].startswith("| ν = 0.1, w = 0 (default) | ")
+    assert rows[-1].startswith("| ν = 0.1, w = 0.3, rising | ")
+    assert len(rows) == 3 + len(study.CHOICES)
+    assert len(tables["choices_finetune"].splitlines()) == len(rows) - 1
     # A missing run leaves its cell empty.
     fewer = [r for r in made if r.experiment != high]
     assert "| 0 | 10.0 | 10.0 | 10.0 |  | 10.0 |" in study.tables(fewer)["ece"]

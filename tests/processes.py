@@ -1,0 +1,80 @@
+"""Processes of their own, which are started and waited for together."""
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+
+def start(*command, **environment):
+    """Starts this Python with a command, the paths of this process, and one thread."""
+    # A file, since a pipe that nobody reads would stop the process when it is full.
+    output = tempfile.TemporaryFile("w+")  # noqa: SIM115
+    process = subprocess.Popen(
+        [sys.executable, *map(str, command)],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            "PYTHONFAULTHANDLER": "1",
+            "OMP_NUM_THREADS": "1",
+            **environment,
+        },
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    return process, output
+
+
+def finish(*started, seconds=400):
+    """Waits for processes that must all succeed, and returns what they print.
+
+    When one fails or the time is over the others are stopped: they would wait for it.
+    """
+    processes = [process for process, _ in started]
+    end = time.monotonic() + seconds
+    while any(process.poll() is None for process in processes):
+        if any(process.poll() for process in processes) or time.monotonic() > end:
+            # With PYTHONFAULTHANDLER, each tells where it stands.
+            _stop(processes, signal.SIGABRT)
+            time.sleep(2)
+            break
+        time.sleep(0.05)
+    _stop(processes, signal.SIGKILL)
+    texts = []
+    for process, output in started:
+        process.wait()
+        with output:
+            output.seek(0)
+            texts.append(output.read())
+    text = "\n".join(texts)
+    assert [process.returncode for process in processes] == [0] * len(processes), text
+    return text
+
+
+def _stop(processes, number):
+    for process in processes:
+        # Of the whole session: launchers have processes of their own.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+
+
+def free_port():
+    """Returns a port that nobody has, and that no socket gets by itself.
+
+    The latter come from the upper half of the range, and between this call and the
+    use of its answer other tests may open many.
+    """
+    for port in random.SystemRandom().sample(range(20_000, 30_000), 100):
+        with socket.socket() as server:
+            try:
+                server.bind(("localhost", port))
+            except OSError:
+                continue
+            return port
+    raise OSError("No free port.")
