@@ -22,10 +22,18 @@ class Cell(NamedTuple):
     std: float
     best: bool = False
 
-    def text(self, digits: int) -> str:
-        """Returns the cell as text, such as `12.34 ±0.56`."""
-        mean = f"{self.mean:.{digits}f}"
-        return mean if np.isnan(self.std) else f"{mean} ±{self.std:.{digits}f}"
+    def text(self, digits: int, start: str = "", end: str = "") -> str:
+        """Returns the cell as text, such as `12.34 ±0.56`.
+
+        Args:
+            digits: after the point.
+            start: before the best one.
+            end: after it.
+        """
+        text = f"{self.mean:.{digits}f}"
+        if not np.isnan(self.std):
+            text += f" ±{self.std:.{digits}f}"
+        return f"{start}{text}{end}" if self.best else text
 
 
 @dataclass(frozen=True)
@@ -66,7 +74,7 @@ class Table:
             f"|---|{'---|' * len(self.columns)}",
         ]
         for name, cells in self.rows.items():
-            texts = [_emphasised(cell, name, "**", "**") for cell in cells]
+            texts = [cell.text(_digits(name), "**", "**") for cell in cells]
             lines.append(f"| {METRICS[name].heading} | {' | '.join(texts)} |")
         return "\n".join([*lines, "", self.caption, ""])
 
@@ -92,15 +100,10 @@ class Table:
             table.add_column(column, justify="right")
         for name, cells in self.rows.items():
             marks = ("[bold]", "[/bold]") if bold else ("*", "")
-            texts = [_emphasised(cell, name, *marks) for cell in cells]
+            texts = [cell.text(_digits(name), *marks) for cell in cells]
             table.add_row(METRICS[name].heading, *texts)
         caption = self.caption if bold else self.caption.replace("in bold", "marked *")
         return Group(table, caption)
-
-
-def _emphasised(cell: Cell, metric: str, start: str, end: str) -> str:
-    text = cell.text(_digits(metric))
-    return f"{start}{text}{end}" if cell.best else text
 
 
 def _digits(metric: str) -> int:

@@ -6,6 +6,7 @@ import dataclasses
 import keras
 import numpy as np
 import pytest
+import tiny_run
 
 from keras_selcal import functional
 from recipes import settings
@@ -22,27 +23,16 @@ def made(folder, loss, seed, **arguments):
     """Makes a finished run of the paper's PreResNet56, without training."""
     chosen = settings.settings("cifar10", "preresnet56", loss)
     chosen = dataclasses.replace(chosen, loss={**chosen.loss, **arguments})
-    run = Run(folder / "-".join([loss, *map(str, arguments.values()), str(seed)]))
     rng = np.random.default_rng(len(list(folder.iterdir())))
-    with run.lock():
-        run.claim(
-            {
-                "dataset": "cifar10",
-                "model": "preresnet56",
-                "loss": loss,
-                "seed": seed,
-                "subset": None,
-                "label_noise": None,
-                "pretrained": None,
-                "settings": dataclasses.asdict(chosen),
-            }
-        )
-        for split in ("val", "test"):
-            labels = rng.integers(0, K, N)
-            logits = 2 * np.eye(K)[labels] + rng.normal(size=(N, K))
-            run.write_predictions(split, Predictions(logits, labels))
-        run.finish({})
-    return run
+
+    def predict():
+        labels = rng.integers(0, K, N)
+        logits = 2 * np.eye(K)[labels] + rng.normal(size=(N, K))
+        return Predictions(logits, labels)
+
+    name = "-".join([loss, *map(str, arguments.values()), str(seed)])
+    config = {"dataset": "cifar10", "model": "preresnet56", "loss": loss, "seed": seed}
+    return tiny_run.made(folder / name, chosen, predict, **config)
 
 
 def build(name, num_classes, input_shape):

@@ -6,13 +6,14 @@ import re
 
 import numpy as np
 import pytest
+import tiny_run
 
 from keras_selcal import MetaMis, functional
 from recipes import settings
 from recipes.cli import main
 from recipes.paper import published
 from recipes.paper.tables import groups, latex, markdown, posthoc_values, table_csv
-from recipes.runs import Predictions, Run
+from recipes.runs import Predictions
 
 K, N = 10, 2000
 
@@ -25,32 +26,17 @@ def predictions(rng, scale=1.0):
 
 
 def made(folder, rng, loss="xe", scale=1.0, seed=0, **config):
-    pair = config.get("dataset", "cifar10"), config.get("model", "resnet50")
-    chosen = settings.settings(*pair, loss)
+    config = {"dataset": "cifar10", "model": "resnet50", **config}
+    chosen = settings.settings(config["dataset"], config["model"], loss)
     if "epochs" in config:
         chosen = settings.with_epochs(chosen, config.pop("epochs"))
     arguments = {**chosen.loss, **config.pop("arguments", {})}
     chosen = dataclasses.replace(chosen, loss=arguments)
-    run = Run(folder / f"{len(list(folder.iterdir()))}-{loss}-{seed}")
-    with run.lock():
-        run.claim(
-            {
-                "dataset": pair[0],
-                "model": pair[1],
-                "loss": loss,
-                "seed": seed,
-                "subset": None,
-                "label_noise": None,
-                "pretrained": None,
-                "settings": dataclasses.asdict(chosen),
-                "versions": {"keras": f"3.{seed}"},
-                **config,
-            }
-        )
-        for split in ("val", "test"):
-            run.write_predictions(split, predictions(rng, scale))
-        run.finish({})
-    return run
+    name = f"{len(list(folder.iterdir()))}-{loss}-{seed}"
+    config = {"loss": loss, "seed": seed, "versions": {"keras": f"3.{seed}"}, **config}
+    return tiny_run.made(
+        folder / name, chosen, lambda: predictions(rng, scale), **config
+    )
 
 
 @pytest.fixture
