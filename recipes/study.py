@@ -7,7 +7,7 @@ import csv
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,8 +28,21 @@ RESULTS = Path(__file__).with_name("study.csv")
 SEEDS = (0, 1, 2)
 SMOOTHINGS = (0.02, 0.05, 0.1, 0.3, 1.0)
 WEIGHT_GRADIENTS = (0.0, 0.1, 0.3, 1.0)
-# Epochs between which a weight gradient rises, a quarter to a half of the training.
-RISE = (5, 10)
+# ν, w and whether w rises, of AU: the defaults, and what of the map of ν and w might
+# replace them.
+CHOICES = (
+    (0.1, 0.0, False),
+    (1.0, 0.0, False),
+    (0.1, 0.1, False),
+    (0.3, 0.1, False),
+    (1.0, 0.1, False),
+    (1.0, 0.3, False),
+    (0.1, 0.3, True),
+)
+# Where they are compared.
+COMPARED = ("digits", "scratch")
+# Losses of the longest runs.
+LONG = ("xe", "fl53", "dual_focal", "aurc", "au")
 
 
 @dataclass(frozen=True)
@@ -37,28 +50,37 @@ class Bed:
     """What is trained, and how.
 
     Args:
-        title: in tables.
         arguments: of `python -m recipes train`.
+        rise: epochs between which a weight gradient rises, a quarter to a half of the
+            training; for those that have such runs.
     """
 
-    title: str
     arguments: tuple[str, ...]
+    rise: tuple[int, int] | None = None
+
+
+def _from_scratch(epochs: int) -> tuple[str, ...]:
+    # The last epoch is taken: the losses' own validation values would stop them at
+    # different times.
+    return (
+        *("--dataset", "cifar10", "--model", "cnn4_narrow", "--subset", "5000"),
+        *("--epochs", str(epochs), "--set", f"validate_every={epochs}"),
+        *("--set", "augmentation=none"),
+    )
 
 
 BEDS = {
-    # Overfits within minutes on one core. The last epoch is taken: the losses' own
-    # validation values would stop them at different times.
-    "scratch": Bed(
-        "CNN from scratch",
-        (
-            *("--dataset", "cifar10", "--model", "cnn4_narrow", "--subset", "5000"),
-            *("--epochs", "20", "--set", "augmentation=none"),
-            *("--set", "validate_every=20"),
-        ),
+    # Overfits within minutes on one core.
+    "scratch": Bed(_from_scratch(20), rise=(5, 10)),
+    # Losses that weigh samples down learn slowly.
+    "long": Bed(_from_scratch(60), rise=(15, 30)),
+    # The quickstart's, but for the epoch that counts: other data, with wrong labels.
+    "digits": Bed(
+        ("--dataset", "digits", "--model", "cnn", "--set", "validate_every=60"),
+        rise=(15, 30),
     ),
     # The paper's post-hoc use: a trained network goes on with another loss.
     "finetune": Bed(
-        "pretrained ResNet-20",
         (
             *("--dataset", "cifar10", "--model", "resnet20", "--subset", "5000"),
             *("--epochs", "3", "--set", "validate_every=3"),
@@ -78,7 +100,7 @@ class Experiment:
         csf: of the AU loss.
         smoothing: ν of the AU loss.
         weight_gradient: w of the AU loss.
-        rises: whether w rises from 0 within `RISE`.
+        rises: whether w rises from 0, as its bed says.
         seed: of the run.
     """
 
@@ -103,34 +125,55 @@ class Experiment:
     @property
     def arguments(self) -> list[str]:
         """Arguments of `python -m recipes train`, but for folders and files."""
-        arguments = [*BEDS[self.bed].arguments, "--loss", self.loss]
+        bed = BEDS[self.bed]
+        arguments = [*bed.arguments, "--loss", self.loss]
         if self.loss == "au":
             arguments += ["--csf", self.csf]
             arguments += ["--set", f"loss.weight_gradient={self.weight_gradient:g}"]
             arguments += ["--set", f"loss.smoothing={self.smoothing:g}"]
-        if self.rises:
-            arguments += ["--set", f"weight_gradient_rise={RISE[0]},{RISE[1]}"]
+        if self.rises and bed.rise:
+            first, last = bed.rise
+            arguments += ["--set", f"weight_gradient_rise={first},{last}"]
         return [*arguments, "--seed", str(self.seed)]
 
 
-def experiments() -> Iterator[Experiment]:
-    """Yields the runs of the study, the more telling ones first."""
+def experiments() -> list[Experiment]:
+    """Returns the runs of the study, the more telling ones first."""
+    return list(dict.fromkeys(_experiments()))
+
+
+def _experiments() -> Iterator[Experiment]:
     for seed in SEEDS:
         for loss in NAMES:
             yield Experiment("scratch", loss, seed=seed)
         for csf in CSFS[1:]:
             yield Experiment("scratch", "au", csf=csf, seed=seed)
-        if seed:
-            continue
-        for w in WEIGHT_GRADIENTS:
-            for nu in SMOOTHINGS:
-                if (nu, w) != (0.1, 0.0):
-                    yield Experiment("scratch", "au", smoothing=nu, weight_gradient=w)
-        for w in WEIGHT_GRADIENTS[2:]:
-            for nu in (0.1, 0.3):
-                yield Experiment("scratch", "au", "msp", nu, w, rises=True)
+    for w in WEIGHT_GRADIENTS:
+        for nu in SMOOTHINGS:
+            yield Experiment("scratch", "au", smoothing=nu, weight_gradient=w)
+    yield from _rising()
+    for loss in LONG:
+        yield Experiment("long", loss)
+    for loss in ("xe", "au"):
+        yield Experiment("long", loss, seed=1)
+    yield Experiment("long", "au", weight_gradient=0.3, rises=True)
+    for loss in NAMES:
+        yield Experiment("finetune", loss)
+    for seed in SEEDS:
         for loss in NAMES:
-            yield Experiment("finetune", loss)
+            yield Experiment("digits", loss, seed=seed)
+    for bed in COMPARED:
+        for seed in SEEDS:
+            for choice in CHOICES:
+                yield Experiment(bed, "au", "msp", *choice, seed)
+
+
+def _rising() -> list[Experiment]:
+    return [
+        Experiment("scratch", "au", "msp", nu, w, rises=True)
+        for w in WEIGHT_GRADIENTS[2:]
+        for nu in (0.1, 0.3)
+    ]
 
 
 # --- Runs ---------------------------------------------------------------------------
@@ -162,11 +205,14 @@ def run_study(
     wanted = [one for one in experiments() if pretrained or one.bed != "finetune"]
     runs = {one: Run(folder / one.name) for one in wanted}
     data = [] if data_dir is None else ["--data-dir", data_dir]
-    weights = ["--pretrained", str(pretrained)]
+    files = {
+        "scratch": data,
+        "long": data,
+        "digits": [],
+        "finetune": [*data, "--pretrained", str(pretrained)],
+    }
     open_jobs = [
-        training_job(
-            run, [*one.arguments, *data, *(weights if one.bed == "finetune" else [])]
-        )
+        training_job(run, [*one.arguments, *files[one.bed]])
         for one, run in runs.items()
         if not run.finished
     ]
@@ -197,6 +243,7 @@ def run_study(
 # not change the accuracy.
 _MEASURED = ("accuracy", "ece", "adaptive_ece", "cwece", "aurc", "nll")
 _SCALED = _MEASURED[1:]
+_NOT_COMPARED = {"training_accuracy": "training accuracy", "temperature": "T"}
 
 
 class Result(NamedTuple):
@@ -259,22 +306,12 @@ def read_results(path: str | os.PathLike[str] | None = None) -> list[Result]:
 
 def tables(results: Sequence[Result]) -> dict[str, str]:
     """Returns the tables of the page in Markdown, by their names there."""
-    default = Experiment("scratch", "au")
-    constant = [r for r in results if r.experiment.bed == "scratch"]
     by_loss = {
-        bed: {
-            TITLES[loss]: _of(results, Experiment(bed, loss), "seed") for loss in NAMES
-        }
+        bed: {TITLES[loss]: _of(results, Experiment(bed, loss)) for loss in NAMES}
         for bed in BEDS
     }
-    by_csf = {
-        csf: _of(results, dataclasses.replace(default, csf=csf), "seed") for csf in CSFS
-    }
-    rising = {
-        f"w = {r.experiment.weight_gradient:g}, ν = {r.experiment.smoothing:g}": [r]
-        for r in constant
-        if r.experiment.rises
-    }
+    by_csf = {csf: _of(results, Experiment("scratch", "au", csf)) for csf in CSFS}
+    rising = {_named(r.experiment): [r] for r in results if r.experiment in _rising()}
     return {
         **{bed: _columns(by_loss[bed]) for bed in BEDS},
         "csf": _columns(by_csf),
@@ -284,17 +321,14 @@ def tables(results: Sequence[Result]) -> dict[str, str]:
         "ece": _map(results, lambda _, v: f"{v['ece']:.1f}"),
         "ece_ts": _map(results, lambda _, v: f"{v['ece_ts']:.1f}"),
         "rise": _columns(rising),
+        **{f"choices_{bed}": _choices(results, bed) for bed in (*COMPARED, "long")},
     }
 
 
-def _of(results: Sequence[Result], experiment: Experiment, *free: str) -> list[Result]:
-    """Returns the results of an experiment, of any value of some of its fields."""
-    blank = {name: None for name in free}
-
-    def key(one: Experiment) -> Experiment:
-        return dataclasses.replace(one, **blank)  # type: ignore[arg-type]
-
-    return [r for r in results if key(r.experiment) == key(experiment)]
+def _of(results: Sequence[Result], experiment: Experiment) -> list[Result]:
+    """Returns the results of an experiment, of any seed."""
+    seeds = [dataclasses.replace(experiment, seed=seed) for seed in SEEDS]
+    return [r for r in results if r.experiment in seeds]
 
 
 def _columns(columns: Mapping[str, Sequence[Result]]) -> str:
@@ -302,41 +336,71 @@ def _columns(columns: Mapping[str, Sequence[Result]]) -> str:
     columns = {title: results for title, results in columns.items() if results}
     if not columns:
         return "Not run yet."
-    lines = [f"| | {' | '.join(columns)} |", f"|---|{'---|' * len(columns)}"]
-    for name in (*_MEASURED, *(f"{name}_ts" for name in _SCALED), "temperature"):
-        metric = METRICS.get(name.removesuffix("_ts"))
-        heading = metric.heading if metric else "T"
-        if name.endswith("_ts"):
-            heading = f"{heading.replace(' ↓', '')} + TS ↓"
-        digits = 2 if metric and metric.scale > 1 else 3
-        cells = [cell_of([r.values[name] for r in one]) for one in columns.values()]
-        if metric:
-            cells = list(best(cells, digits, metric.higher))
-        texts = [
-            f"**{cell.text(digits)}**" if cell.best else cell.text(digits)
-            for cell in cells
-        ]
-        lines.append(f"| {heading} | {' | '.join(texts)} |")
-    lines.append(f"| runs | {' | '.join(str(len(r)) for r in columns.values())} |")
-    return "\n".join(lines)
+    names = ("training_accuracy", *_MEASURED, *(f"{name}_ts" for name in _SCALED))
+    names += ("temperature",)
+    rows = [[_heading(name), *_texts(name, columns.values())] for name in names]
+    runs = ["runs", *(str(len(results)) for results in columns.values())]
+    return _markdown(["", *columns], [*rows, runs])
+
+
+def _choices(results: Sequence[Result], bed: str) -> str:
+    """Returns the choices of AU's ν and w by metrics, cross-entropy before them."""
+    rows = {TITLES["xe"]: _of(results, Experiment(bed, "xe"))}
+    for choice in CHOICES:
+        one = Experiment(bed, "au", "msp", *choice)
+        rows[_named(one)] = _of(results, one)
+    rows = {title: found for title, found in rows.items() if found}
+    if not rows:
+        return "Not run yet."
+    names = ("accuracy", "ece", "aurc", "nll", "ece_ts", "nll_ts")
+    columns = [_texts(name, rows.values()) for name in names]
+    lines = [list(line) for line in zip(rows, *columns, strict=True)]
+    return _markdown(["", *map(_heading, names)], lines)
+
+
+def _named(experiment: Experiment) -> str:
+    """Returns what is written for the ν and w of an experiment."""
+    name = f"ν = {experiment.smoothing:g}, w = {experiment.weight_gradient:g}"
+    if experiment.rises:
+        name += ", rising"
+    default = Experiment(experiment.bed, "au", seed=experiment.seed)
+    return f"{name} (default)" if experiment == default else name
+
+
+def _heading(name: str) -> str:
+    if name in _NOT_COMPARED:
+        return _NOT_COMPARED[name]
+    heading = METRICS[name.removesuffix("_ts")].heading
+    return f"{heading.replace(' ↓', '')} + TS ↓" if name.endswith("_ts") else heading
+
+
+def _texts(name: str, groups: Iterable[Sequence[Result]]) -> list[str]:
+    """Returns a value of groups of results, mean ± deviation, the best one bold."""
+    cells = [cell_of([r.values[name] for r in results]) for results in groups]
+    if name in _NOT_COMPARED:
+        return [cell.text(digits=1) for cell in cells]
+    metric = METRICS[name.removesuffix("_ts")]
+    digits = 2 if metric.scale > 1 else 3
+    cells = list(best(cells, digits, metric.higher))
+    return [cell.text(digits, "**", "**") for cell in cells]
+
+
+def _markdown(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heading, ["---"] * len(heading), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _map(
     results: Sequence[Result], text: Callable[[Experiment, dict[str, float]], str]
 ) -> str:
     """Returns a table of w by ν for constant weight gradients of the first seed."""
-    lines = [
-        f"| w \\ ν | {' | '.join(f'{nu:g}' for nu in SMOOTHINGS)} |",
-        f"|---|{'---|' * len(SMOOTHINGS)}",
-    ]
+    values = {r.experiment: r.values for r in results}
+    rows = []
     for w in WEIGHT_GRADIENTS:
-        texts = []
-        for nu in SMOOTHINGS:
-            wanted = Experiment("scratch", "au", "msp", nu, w)
-            found = _of(results, wanted)
-            texts.append(text(wanted, found[0].values) if found else "")
-        lines.append(f"| {w:g} | {' | '.join(texts)} |")
-    return "\n".join(lines)
+        wanted = [Experiment("scratch", "au", "msp", nu, w) for nu in SMOOTHINGS]
+        cells = [text(one, values[one]) if one in values else "" for one in wanted]
+        rows.append([f"{w:g}", *cells])
+    return _markdown(["w \\ ν", *(f"{nu:g}" for nu in SMOOTHINGS)], rows)
 
 
 def _drag(experiment: Experiment) -> float:
