@@ -465,13 +465,15 @@ def _execute(job: Job) -> Result:
     """Does a job in a worker of Ray, which a cancellation interrupts."""
     import ray
 
-    command = _Command(job, threads=1)
-    try:
-        while not command.ended:
-            time.sleep(_PAUSE)
-    finally:
+    # Ray repeats a cancellation every two seconds: none may stop the stopping.
+    with _interruptions() as interrupted:
+        command = _Command(job, threads=1)
+        while not command.ended and not interrupted.wait(_PAUSE):
+            pass
         command.terminate()
         command.wait(_GRACE)
+        if interrupted.is_set():
+            raise KeyboardInterrupt
     return command.result(ray.get_runtime_context().get_node_id())
 
 
