@@ -28,6 +28,11 @@ class Metric(NamedTuple):
         """The title, with an arrow towards the better."""
         return f"{self.title} {'↑' if self.higher else '↓'}"
 
+    @property
+    def digits(self) -> int:
+        """Digits after the point, in tables."""
+        return 2 if self.scale > 1 else 3
+
 
 def accuracy(labels: Any, logits: Any) -> float:
     """Returns the share of samples whose largest logit is the label's."""
@@ -67,6 +72,11 @@ def evaluate(
         metrics: names in `METRICS`.
     """
     logits, labels = run.predictions(split)
+    return measure(labels, logits, metrics)
+
+
+def measure(labels: Any, logits: Any, metrics: Iterable[str]) -> dict[str, float]:
+    """Returns metrics of logits, by their names in `METRICS`, scaled as there."""
     return {
         name: METRICS[name].scale * METRICS[name].function(labels, logits)
         for name in metrics

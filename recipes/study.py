@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 from keras_selcal import analysis
 from recipes import engines
 from recipes.engines import training_job
-from recipes.evaluation import METRICS, evaluate
+from recipes.evaluation import METRICS, evaluate, measure
 from recipes.losses import NAMES, TITLES
 from recipes.progress import Progress, console
 from recipes.runs import Run, RunError
 from recipes.settings import CSFS
-from recipes.table import best, cell_of
+from recipes.table import best, cell_of, markdown_table
 
 PAGE = Path(__file__).with_name("STUDY.md")
 RESULTS = Path(__file__).with_name("study.csv")
@@ -265,10 +265,8 @@ def result_of(experiment: Experiment, run: Run) -> Result:
     values = evaluate(run, metrics=_MEASURED)
     temperature = TemperatureScaling("ece").fit(*run.predictions("val")).temperature
     logits, labels = run.predictions("test")
-    for name in _SCALED:
-        metric = METRICS[name]
-        scaled = metric.function(labels, logits / temperature)
-        values[f"{name}_ts"] = metric.scale * scaled
+    scaled = measure(labels, logits / temperature, _SCALED)
+    values |= {f"{name}_ts": value for name, value in scaled.items()}
     last = run.history()[-1]
     return Result(
         experiment,
@@ -340,7 +338,7 @@ def _columns(columns: Mapping[str, Sequence[Result]]) -> str:
     names += ("temperature",)
     rows = [[_heading(name), *_texts(name, columns.values())] for name in names]
     runs = ["runs", *(str(len(results)) for results in columns.values())]
-    return _markdown(["", *columns], [*rows, runs])
+    return markdown_table(["", *columns], [*rows, runs])
 
 
 def _choices(results: Sequence[Result], bed: str) -> str:
@@ -355,7 +353,7 @@ def _choices(results: Sequence[Result], bed: str) -> str:
     names = ("accuracy", "ece", "aurc", "nll", "ece_ts", "nll_ts")
     columns = [_texts(name, rows.values()) for name in names]
     lines = [list(line) for line in zip(rows, *columns, strict=True)]
-    return _markdown(["", *map(_heading, names)], lines)
+    return markdown_table(["", *map(_heading, names)], lines)
 
 
 def _named(experiment: Experiment) -> str:
@@ -380,14 +378,8 @@ def _texts(name: str, groups: Iterable[Sequence[Result]]) -> list[str]:
     if name in _NOT_COMPARED:
         return [cell.text(digits=1) for cell in cells]
     metric = METRICS[name.removesuffix("_ts")]
-    digits = 2 if metric.scale > 1 else 3
-    cells = list(best(cells, digits, metric.higher))
-    return [cell.text(digits, "**", "**") for cell in cells]
-
-
-def _markdown(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [heading, ["---"] * len(heading), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    cells = list(best(cells, metric.digits, metric.higher))
+    return [cell.text(metric.digits, "**", "**") for cell in cells]
 
 
 def _map(
@@ -400,7 +392,7 @@ def _map(
         wanted = [Experiment("scratch", "au", "msp", nu, w) for nu in SMOOTHINGS]
         cells = [text(one, values[one]) if one in values else "" for one in wanted]
         rows.append([f"{w:g}", *cells])
-    return _markdown(["w \\ ν", *(f"{nu:g}" for nu in SMOOTHINGS)], rows)
+    return markdown_table(["w \\ ν", *(f"{nu:g}" for nu in SMOOTHINGS)], rows)
 
 
 def _drag(experiment: Experiment) -> float:

@@ -57,7 +57,9 @@ class Table:
     @property
     def caption(self) -> str:
         """What the numbers are."""
-        unscaled = [METRICS[name].title for name in self.rows if _digits(name) == 3]
+        unscaled = [
+            METRICS[name].title for name in self.rows if METRICS[name].digits == 3
+        ]
         scaled = f"× 10² but for {' and '.join(unscaled)}" if unscaled else "× 10²"
         few, many = min(self.seeds), max(self.seeds)
         seeds = "one seed"
@@ -69,14 +71,15 @@ class Table:
 
     def markdown(self) -> str:
         """Returns the table in Markdown."""
-        lines = [
-            f"| {self.title} | {' | '.join(self.columns)} |",
-            f"|---|{'---|' * len(self.columns)}",
+        rows = [
+            [
+                METRICS[name].heading,
+                *(cell.text(METRICS[name].digits, "**", "**") for cell in cells),
+            ]
+            for name, cells in self.rows.items()
         ]
-        for name, cells in self.rows.items():
-            texts = [cell.text(_digits(name), "**", "**") for cell in cells]
-            lines.append(f"| {METRICS[name].heading} | {' | '.join(texts)} |")
-        return "\n".join([*lines, "", self.caption, ""])
+        lines = markdown_table([self.title, *self.columns], rows)
+        return "\n".join([lines, "", self.caption, ""])
 
     def rich(self, bold: bool = True) -> Any:
         """Returns the table for a `rich` console; narrow ones break at the ±.
@@ -100,14 +103,16 @@ class Table:
             table.add_column(column, justify="right")
         for name, cells in self.rows.items():
             marks = ("[bold]", "[/bold]") if bold else ("*", "")
-            texts = [cell.text(_digits(name), *marks) for cell in cells]
+            texts = [cell.text(METRICS[name].digits, *marks) for cell in cells]
             table.add_row(METRICS[name].heading, *texts)
         caption = self.caption if bold else self.caption.replace("in bold", "marked *")
         return Group(table, caption)
 
 
-def _digits(metric: str) -> int:
-    return 2 if METRICS[metric].scale > 1 else 3
+def markdown_table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Returns a table in Markdown, of cells that are text."""
+    first, *others = (f"| {' | '.join(cells)} |" for cells in (heading, *rows))
+    return "\n".join([first, "|" + "---|" * len(heading), *others])
 
 
 def tables(
@@ -161,7 +166,7 @@ def _table(
     rows = {}
     for name in metrics:
         cells = [cell_of([one[name] for one in runs]) for runs in values]
-        rows[name] = best(cells, _digits(name), METRICS[name].higher)
+        rows[name] = best(cells, METRICS[name].digits, METRICS[name].higher)
     names = _names([column.setting for column in columns])
     return Table(title, names, rows, tuple(len(c.runs) for c in columns), split)
 

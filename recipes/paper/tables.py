@@ -22,7 +22,7 @@ from keras import ops
 from keras_selcal import MetaAcc, MetaMis, TemperatureScaling
 from recipes import settings
 from recipes.data.digits import LABEL_NOISE
-from recipes.evaluation import METRICS
+from recipes.evaluation import METRICS, measure
 from recipes.losses import TITLES
 from recipes.paper import published
 from recipes.runs import Predictions, Run, flat
@@ -156,8 +156,8 @@ def _metrics(
     posthoc: str, labels: Any, logits: Any, names: Iterable[str]
 ) -> dict[tuple[str, str], float]:
     return {
-        (posthoc, name): METRICS[name].scale * METRICS[name].function(labels, logits)
-        for name in dict.fromkeys(names)
+        (posthoc, name): value
+        for name, value in measure(labels, logits, dict.fromkeys(names)).items()
     }
 
 
