@@ -12,6 +12,7 @@ from keras_selcal import (
     report,
     selective,
 )
+from keras_selcal._version import __version__
 from keras_selcal.calibrators import (
     DirichletCalibration,
     HistogramBinning,
@@ -24,7 +25,6 @@ from keras_selcal.calibrators import (
 from keras_selcal.callbacks import (
     CalibrateAtEnd,
     CalibrationMonitor,
-    CDFMemory,
     LossSchedule,
 )
 from keras_selcal.losses import (
@@ -50,15 +50,12 @@ from keras_selcal.metrics import (
 from keras_selcal.report import CalibrationReport
 from keras_selcal.selective import SelectiveClassifier, select_threshold
 
-__version__ = "0.1.0"
-
 __all__ = [
     "AUGRC",
     "AURC",
     "AULoss",
     "AURCLoss",
     "BrierScore",
-    "CDFMemory",
     "CalibrateAtEnd",
     "CalibrationMonitor",
     "CalibrationReport",

@@ -8,10 +8,10 @@ import numpy as np
 from keras import ops
 
 from keras_selcal import losses as library
-from keras_selcal._batch import Batch
-from keras_selcal._ops import Tensor
-from keras_selcal._validation import check_count, check_number, refuse
-from keras_selcal.functional._samples import Array, to_numpy
+from keras_selcal._core.batch import Batch
+from keras_selcal._core.ops import Tensor
+from keras_selcal._core.samples import Array, to_numpy
+from keras_selcal._core.validation import check_count, check_number, refuse
 from keras_selcal.losses import AURCLoss, ReweightedLoss
 from keras_selcal.losses.au_loss import drag
 

@@ -41,13 +41,13 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_selcal._ops import TINY, Tensor, as_float, top_two
-from keras_selcal._saving import (
+from keras_selcal._core.ops import TINY, Tensor, as_float, top_two
+from keras_selcal._core.saving import (
     deserialize_if_config,
     serializable,
     serialize_callable,
 )
-from keras_selcal._validation import refuse
+from keras_selcal._core.validation import refuse
 
 Support = tuple[float, float]
 _UNIT: Support = (0.0, 1.0)

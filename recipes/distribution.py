@@ -523,7 +523,7 @@ def _weighted_loss(
     """
     from keras import ops
 
-    from keras_selcal._replicas import replicas
+    from keras_selcal._core.replicas import replicas
 
     compute, loss = model.compute_loss, model.loss
 

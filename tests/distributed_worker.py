@@ -12,7 +12,7 @@ import sys
 import keras
 import numpy as np
 
-from keras_selcal import AULoss, AURCLoss, CDFMemory, KDECrossentropy, LossSchedule
+from keras_selcal import AULoss, AURCLoss, KDECrossentropy
 from keras_selcal import metrics as metrics_module
 
 N, K, FEATURES = 64, 5, 3
@@ -97,29 +97,6 @@ def results(share=slice(None), only=None):
     return found
 
 
-def remember():
-    """Returns the memory and the weights after 2 epochs of 4 steps."""
-    model = linear()
-    model.compile(keras.optimizers.SGD(0.5), AULoss(from_logits=True))
-    callbacks = [CDFMemory(momentum=0.5), LossSchedule(coverage=(0.4, 0.9).__getitem__)]
-    model.fit(
-        X,
-        Y,
-        batch_size=N // 4,
-        epochs=2,
-        sample_weight=WEIGHT,
-        shuffle=False,
-        verbose=0,
-        callbacks=callbacks,
-    )
-    return model.loss.memory.counts, model.get_weights()[0]
-
-
-def check_memory(ours, theirs):
-    for mine, other in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-5)
-
-
 def check(ours, theirs):
     for name, (logs, gradient) in ours.items():
         expected_logs, expected_gradient = theirs[name]
@@ -135,10 +112,9 @@ def check(ours, theirs):
 
 def jax_devices():
     """`DataParallel` and a 2-D `ModelParallel` layout over 4 devices."""
-    expected, memory = results(), remember()
+    expected = results()
     with keras.distribution.DataParallel().scope():
         check(results(), expected)
-        check_memory(remember(), memory)
     mesh = keras.distribution.DeviceMesh((2, 2), ("batch", "model"))
     layout = keras.distribution.LayoutMap(mesh)
     layout[".*kernel"] = (None, None)
@@ -175,11 +151,10 @@ def tensorflow_replicas():
     cpu = tf.config.list_physical_devices("CPU")[0]
     virtual = [tf.config.LogicalDeviceConfiguration()] * 4
     tf.config.set_logical_device_configuration(cpu, virtual)
-    expected, memory = results(), remember()
+    expected = results()
     strategy = tf.distribute.MirroredStrategy([f"/cpu:{i}" for i in range(4)])
     with strategy.scope():
         check(results(), expected)
-        check_memory(remember(), memory)
         # Each replica's own ranks are other ranks.
         own = fit_once(AULoss(from_logits=True))[0]["loss"]
     assert abs(own - expected["au"][0]["loss"]) > 1e-3
@@ -189,10 +164,9 @@ def torch_processes():
     """`DistributedDataParallel` over 2 processes."""
     import torch.distributed as dist
 
-    expected, memory = results(), remember()
+    expected = results()
     dist.init_process_group("gloo")
     torch_losses(expected)
-    torch_memory(memory)
     # A parallel model must not outlive the group: PyTorch would wait, with the lock of
     # the interpreter, for the end of a thread that waits for this lock.
     gc.collect()
@@ -215,30 +189,6 @@ def torch_losses(expected):
         gradient = model.trainable_weights[0].value.grad.numpy()
         logs = {**expected[name][0], "loss": float(total) / size}
         check({name: (logs, gradient)}, expected)
-
-
-def torch_memory(expected):
-    """A loop of one's own, as Keras's guide has it."""
-    import torch
-    import torch.distributed as dist
-
-    model = linear()
-    model.compile(loss=AULoss(from_logits=True))
-    parallel = torch.nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(parallel.parameters(), 0.5)
-    callback = CDFMemory(momentum=0.5)
-    callback.set_model(model)
-    for coverage in (0.4, 0.9):
-        model.loss.coverage = coverage
-        for batch in np.split(np.arange(N), 4):
-            own = np.split(batch, dist.get_world_size())[dist.get_rank()]
-            with model.loss.memory.learning():
-                value = model.loss(Y[own], parallel(torch.tensor(X[own])), WEIGHT[own])
-            optimizer.zero_grad()
-            value.backward()
-            optimizer.step()
-    callback.on_train_end()
-    check_memory((model.loss.memory.counts, model.get_weights()[0]), expected)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from keras import ops
 
 from keras_selcal import csf as csfs
 from keras_selcal import functional as F  # noqa: N812
-from keras_selcal._batch import Batch
-from keras_selcal.functional import kde
+from keras_selcal._core import kernels
+from keras_selcal._core.batch import Batch
 
 CSFS = ("msp", "margin", "neg_entropy")
 
@@ -318,10 +318,10 @@ def test_smooth_ece_solves_its_equation():
     assert F.smooth_ece([1, 1, 1], one) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("kind", kde.KINDS)
+@pytest.mark.parametrize("kind", kernels.KINDS)
 def test_kde_ece_is_the_mean_of_leave_one_out_errors(kind, monkeypatch):
     # Two rows a block, the last block short, whatever the kind.
-    monkeypatch.setattr(kde, "_MOST_ENTRIES", 44)
+    monkeypatch.setattr(kernels, "MOST_ENTRIES", 44)
     y, p = data(21, 3, dtype="float32")
     log_p = np.log(p.astype("float64"))
     expected = reference.kde_errors(p.astype("float64"), log_p, y, kind, 0.1).mean()
@@ -331,18 +331,18 @@ def test_kde_ece_is_the_mean_of_leave_one_out_errors(kind, monkeypatch):
 def test_fillers_of_a_block_of_margins_have_no_likelihood(monkeypatch):
     y, p = data(21, 3, dtype="float32")
     batch = Batch.of(y, p, from_logits=False)
-    whole = float(kde._Estimate(batch, "marginal").log_likelihood(0.1))
+    whole = float(kernels.KernelEstimate(batch, "marginal").log_likelihood(0.1))
     # Two margins a block: the last one has a filler.
-    monkeypatch.setattr(kde, "_MOST_ENTRIES", 2 * 21 * 21)
-    blocks = float(kde._Estimate(batch, "marginal").log_likelihood(0.1))
+    monkeypatch.setattr(kernels, "MOST_ENTRIES", 2 * 21 * 21)
+    blocks = float(kernels.KernelEstimate(batch, "marginal").log_likelihood(0.1))
     assert blocks == pytest.approx(whole, rel=1e-5)
 
 
 def test_kde_ece_chooses_its_bandwidth():
     y, p = data(21, 3, dtype="float32")
-    estimate = kde._Estimate(Batch.of(y, p, from_logits=False), "canonical")
-    fit = [float(estimate.log_likelihood(h)) for h in kde.BANDWIDTHS]
-    h = kde.BANDWIDTHS[int(np.argmax(fit))]
+    estimate = kernels.KernelEstimate(Batch.of(y, p, from_logits=False), "canonical")
+    fit = [float(estimate.log_likelihood(h)) for h in kernels.BANDWIDTHS]
+    h = kernels.BANDWIDTHS[int(np.argmax(fit))]
     assert F.kde_ece(y, p) == pytest.approx(F.kde_ece(y, p, bandwidth=h), rel=1e-4)
 
 

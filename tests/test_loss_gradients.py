@@ -18,7 +18,7 @@ from keras_selcal import (
     InverseFocalLoss,
     KDECrossentropy,
 )
-from keras_selcal.functional import kde
+from keras_selcal._core import kernels
 
 N, K = 24, 5
 
@@ -176,7 +176,7 @@ def test_kde_bandwidth_of_largest_likelihood(kind):
     """ "auto" is the candidate that a leave-one-out likelihood in SciPy prefers."""
     from scipy.stats import beta, dirichlet
 
-    from keras_selcal.functional.kde import BANDWIDTHS
+    from keras_selcal._core.kernels import BANDWIDTHS
 
     logits, y = data(N, K, scale=1.0)
     p = reference.softmax(logits)
@@ -229,7 +229,7 @@ def most_held(fn, x):
 @pytest.mark.parametrize("kind", ["canonical", "top_label", "marginal"])
 def test_kde_in_blocks(kind, monkeypatch):
     """Neither value nor gradient changes; the kernel matrix is never there whole."""
-    monkeypatch.setattr(kde, "_MOST_ENTRIES", 1)
+    monkeypatch.setattr(kernels, "MOST_ENTRIES", 1)
     logits, y = data(N, K)
     labels = ops.convert_to_tensor(y)
     weight = ops.convert_to_tensor(np.arange(N, dtype="float32") % 3)

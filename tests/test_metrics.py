@@ -13,7 +13,7 @@ from keras import ops
 import keras_selcal
 from keras_selcal import functional as F  # noqa: N812
 from keras_selcal import metrics as M  # noqa: N812
-from keras_selcal.functional._ranking import Ranking
+from keras_selcal._core.ranking import Ranking
 
 # Few shapes, those of the losses' tests: JAX compiles every operation for each.
 K = 5

@@ -10,19 +10,13 @@ from keras import ops
 from scipy.special import digamma, gammaln
 
 import keras_selcal
-from keras_selcal._ops import lgamma, lgamma1p, safe_log, safe_power, top_two
+from keras_selcal._core.ops import lgamma1p, safe_log, safe_power, top_two
 
 
 def test_lgamma1p_against_scipy():
     x = np.concatenate([[0.0], np.logspace(-6, 6, 3000)]).astype("float32")
     expected = gammaln(1 + x.astype("float64"))
     np.testing.assert_allclose(numpy(lgamma1p(x)), expected, rtol=2e-6, atol=1e-6)
-
-
-def test_lgamma_against_scipy():
-    x = np.logspace(-6, 6, 3000).astype("float32")
-    expected = gammaln(x.astype("float64"))
-    np.testing.assert_allclose(numpy(lgamma(x)), expected, rtol=2e-6, atol=2e-6)
 
 
 def test_lgamma1p_gradient_is_digamma():
@@ -65,7 +59,7 @@ def test_no_backend_is_imported(path):
         elif isinstance(node, ast.ImportFrom):
             names = [node.module or ""]
         roots = {name.split(".")[0] for name in names}
-        if path.name != "_replicas.py":
+        if path.name != "replicas.py":
             assert not roots & {"tensorflow", "torch", "jax"}, path
-        if path.name != "_ops.py":
+        if path.name != "ops.py":
             assert not any(name.startswith("keras.src") for name in names), path

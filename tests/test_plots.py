@@ -36,7 +36,7 @@ from keras_selcal import (
     functional,
     plots,
 )
-from keras_selcal.functional._samples import Samples
+from keras_selcal._core.samples import Samples
 from keras_selcal.plots.reliability import accuracy_band
 
 IMAGES = Path(__file__).parent / "images"

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
-from keras_selcal import CalibrationReport, _bootstrap, csf, functional
-from keras_selcal.functional._samples import Samples
+from keras_selcal import CalibrationReport, csf, functional
+from keras_selcal._core import bootstrap as bootstraps
+from keras_selcal._core.samples import Samples
 
 COVERAGES, RISKS = (0.3, 0.8, 1.0), (0.0, 0.2)
 RANKED = ("aurc", "excess_aurc", "augrc", "failure_auroc")
@@ -74,7 +75,7 @@ def report_of(y, p, bootstrap=20, **options):
 
 def resampled(y, p, csf_name="msp", num_bins=15, from_logits=False, sample_weight=None):
     samples = Samples.of(y, p, from_logits, sample_weight)
-    return _bootstrap.Resampled(samples, csf.get(csf_name), num_bins, COVERAGES, RISKS)
+    return bootstraps.Resampled(samples, csf.get(csf_name), num_bins, COVERAGES, RISKS)
 
 
 def assert_same(got, want):
@@ -107,7 +108,7 @@ def test_a_resample_is_a_sample_weight(rng, kind, n, k, num_bins):
     y, p, options = data(rng, n, k, kind)
     name = "neg_entropy" if k == 2 else "msp"
     metrics = resampled(y, p, name, num_bins, **options)
-    drawn = next(_bootstrap.resample_counts(n, 3, seed=1))
+    drawn = next(bootstraps.resample_counts(n, 3, seed=1))
     got = metrics.metrics(drawn)
     for row, count in enumerate(drawn):
         want = reference(y, p, name, num_bins, sample_weight=count, **options)
@@ -122,7 +123,7 @@ def test_weights_are_drawn_with_their_samples(rng, scale):
     p[:5] = np.nan
     metrics = resampled(y, p, sample_weight=weight, **options)
     y, p, weight = y[5:], p[5:], weight[5:]
-    drawn = next(_bootstrap.resample_counts(65, 2, seed=1))
+    drawn = next(bootstraps.resample_counts(65, 2, seed=1))
     got = metrics.metrics(drawn)
     for row, count in enumerate(drawn):
         index = np.repeat(np.arange(65), count)
@@ -148,22 +149,22 @@ def test_a_resample_is_the_samples_drawn(drawing):
 
 def test_counts_are_multinomial_and_blocks_do_not_matter(monkeypatch):
     n, num = 33, 4000
-    counts = np.concatenate(list(_bootstrap.resample_counts(n, num, seed=3)))
+    counts = np.concatenate(list(bootstraps.resample_counts(n, num, seed=3)))
     assert counts.shape == (num, n)
     assert np.all(counts.sum(-1) == n)
     assert abs(counts.var() - (1 - 1 / n)) < 0.02
     assert np.all(np.abs(counts.mean(0) - 1) < 5 / math.sqrt(num))
-    monkeypatch.setattr(_bootstrap, "_MOST_COUNTS", 1)
-    again = np.concatenate(list(_bootstrap.resample_counts(n, 50, seed=3)))
+    monkeypatch.setattr(bootstraps, "_MOST_COUNTS", 1)
+    again = np.concatenate(list(bootstraps.resample_counts(n, 50, seed=3)))
     np.testing.assert_array_equal(again, counts[:50])
-    other = np.concatenate(list(_bootstrap.resample_counts(n, 50, seed=4)))
+    other = np.concatenate(list(bootstraps.resample_counts(n, 50, seed=4)))
     assert not np.array_equal(again, other)
 
 
 def test_ends_are_percentiles_of_the_resamples(rng):
     y, z, options = data(rng, 90, 4)
     report = report_of(y, z, 57, confidence_level=0.8, seed=5, **options)
-    drawn = np.concatenate(list(_bootstrap.resample_counts(90, 57, seed=5)))
+    drawn = np.concatenate(list(bootstraps.resample_counts(90, 57, seed=5)))
     values = [functional.aurc(y, z, sample_weight=count, **options) for count in drawn]
     low = np.quantile(values, 0.1, method="lower")
     high = np.quantile(values, 0.9, method="higher")
@@ -186,8 +187,8 @@ def test_coverage_of_the_interval(monkeypatch):
     # intervals that hold them has a standard error of 1.3 %. SmoothECE costs most and
     # is not needed.
     monkeypatch.setattr(functional, "smooth_ece", lambda *args, **options: 0.0)
-    monkeypatch.setattr(_bootstrap, "_SMOOTH_STEPS", 2)
-    monkeypatch.setattr(_bootstrap, "_SMOOTH_ROUNDS", 0)
+    monkeypatch.setattr(bootstraps, "_SMOOTH_STEPS", 2)
+    monkeypatch.setattr(bootstraps, "_SMOOTH_ROUNDS", 0)
     trials = 300
     rng = np.random.default_rng(0)
     c = np.array([0.6, 0.9])
@@ -300,7 +301,7 @@ def test_compare_pairs_the_resamples(rng):
     difference = one.compare(two)["brier"]
     assert difference.value == one["brier"].value - two["brier"].value
     assert (difference.first, difference.second) == (one["brier"][0], two["brier"][0])
-    drawn = np.concatenate(list(_bootstrap.resample_counts(200, 60, seed=2)))
+    drawn = np.concatenate(list(bootstraps.resample_counts(200, 60, seed=2)))
     values = [
         resampled(y, z, **options).metrics(drawn)["brier"],
         resampled(y, two._samples.y_pred, **options).metrics(drawn)["brier"],

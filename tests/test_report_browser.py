@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from keras_selcal import CalibrationReport, functional
-from keras_selcal.report import numbers
+from keras_selcal.report.html import numbers
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 MARKUP = "<script>document.title = 'broken'</script><b>bold</b>"

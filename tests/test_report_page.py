@@ -16,9 +16,9 @@ import pytest
 from keras import ops
 
 from keras_selcal import CalibrationReport, functional
-from keras_selcal.functional._samples import Samples
+from keras_selcal._core.samples import Samples
 from keras_selcal.plots import _canvas
-from keras_selcal.report import numbers, png, words
+from keras_selcal.report.html import numbers, png, words
 
 MARKUP = "<script>alert('x')</script>\"& \u2028</script>"
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from keras import ops
 
-from keras_selcal._ops import Tensor
+from keras_selcal._core.ops import Tensor
 from keras_selcal.calibrators._linear import log_softmax
 
 # Above every probability: fills up the edges of classes that have fewer.

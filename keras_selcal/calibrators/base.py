@@ -10,16 +10,16 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._models import (
+from keras_selcal._core.models import (
     append_layer,
     check_outputs,
     gives_logits,
     predict_with_labels,
 )
-from keras_selcal._ops import Tensor, as_float, safe_log
-from keras_selcal._saving import serializable
-from keras_selcal._validation import refuse
-from keras_selcal.functional._samples import to_numpy
+from keras_selcal._core.ops import Tensor, as_float, safe_log
+from keras_selcal._core.samples import to_numpy
+from keras_selcal._core.saving import serializable
+from keras_selcal._core.validation import refuse
 
 Parameters = Mapping[str, np.ndarray]
 C = TypeVar("C", bound="Calibrator")

@@ -6,9 +6,14 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_selcal._ops import Tensor
-from keras_selcal._saving import serializable
-from keras_selcal._validation import check_choice, check_count, check_number, refuse
+from keras_selcal._core.ops import Tensor
+from keras_selcal._core.saving import serializable
+from keras_selcal._core.validation import (
+    check_choice,
+    check_count,
+    check_number,
+    refuse,
+)
 from keras_selcal.calibrators._linear import log_softmax, mean_nll, minimize_nll
 from keras_selcal.calibrators.base import Calibrator, Parameters
 

@@ -5,8 +5,8 @@ from typing import Any
 import keras
 
 from keras_selcal import losses
-from keras_selcal._models import gives_logits
-from keras_selcal._validation import refuse
+from keras_selcal._core.models import gives_logits
+from keras_selcal._core.validation import refuse
 
 
 def finetune(

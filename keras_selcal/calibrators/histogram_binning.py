@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_selcal._ops import Tensor
-from keras_selcal._saving import serializable
-from keras_selcal._validation import check_choice, check_count
+from keras_selcal._core.ops import Tensor
+from keras_selcal._core.saving import serializable
+from keras_selcal._core.validation import check_choice, check_count
 from keras_selcal.calibrators._one_vs_rest import (
     class_probabilities,
     count_below,

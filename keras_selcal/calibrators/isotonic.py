@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 from keras import ops
 
-from keras_selcal._ops import TINY, Tensor
-from keras_selcal._saving import serializable
+from keras_selcal._core.ops import TINY, Tensor
+from keras_selcal._core.saving import serializable
 from keras_selcal.calibrators._one_vs_rest import (
     class_probabilities,
     count_below,

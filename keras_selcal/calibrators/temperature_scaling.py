@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_selcal._ops import Tensor
-from keras_selcal._saving import serializable
-from keras_selcal._validation import check_choice
+from keras_selcal._core.ops import Tensor
+from keras_selcal._core.saving import serializable
+from keras_selcal._core.validation import check_choice
 from keras_selcal.calibrators.base import Calibrator, Parameters
 
 # Bounds of T. Data that a classifier separates have their optimum at T = 0, data on

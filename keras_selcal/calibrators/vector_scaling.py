@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 from keras import ops
 
-from keras_selcal._ops import Tensor
-from keras_selcal._saving import serializable
+from keras_selcal._core.ops import Tensor
+from keras_selcal._core.saving import serializable
 from keras_selcal.calibrators._linear import minimize_nll
 from keras_selcal.calibrators.base import Calibrator, Parameters
 

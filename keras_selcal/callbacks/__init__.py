@@ -1,8 +1,7 @@
-"""Callbacks: calibration watched while a model trains, and done when it ends."""
+"""Callbacks that monitor calibration during training and calibrate when it ends."""
 
 from keras_selcal.callbacks.calibrate_at_end import CalibrateAtEnd
 from keras_selcal.callbacks.calibration_monitor import CalibrationMonitor
-from keras_selcal.callbacks.cdf_memory import CDFMemory
 from keras_selcal.callbacks.loss_schedule import LossSchedule
 
-__all__ = ["CDFMemory", "CalibrateAtEnd", "CalibrationMonitor", "LossSchedule"]
+__all__ = ["CalibrateAtEnd", "CalibrationMonitor", "LossSchedule"]

@@ -5,8 +5,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_selcal._models import track, untrack
-from keras_selcal._replicas import everywhere
+from keras_selcal._core.replicas import everywhere
 
 
 class State(keras.metrics.Metric):
@@ -86,3 +85,28 @@ class LossState(keras.callbacks.Callback):
             untrack(self.model, *self._states)
             self._states = {}
             self.release()
+
+
+def track(model: keras.Model, metrics: dict[str, keras.metrics.Metric]) -> None:
+    """Makes metrics part of a model's state, and has its steps compiled anew."""
+    for name in metrics:
+        # Left behind by training that was interrupted.
+        untrack(model, name)
+    # A subclassed model is locked once built, against layers that come too late to be
+    # trained. Keras itself unlocks it to add state.
+    locked = model._tracker.locked
+    model._tracker.unlock()
+    for name, metric in metrics.items():
+        setattr(model, f"tracked_{name}", metric)
+    model._tracker.locked = locked
+    model.train_function = model.test_function = None
+
+
+def untrack(model: keras.Model, *names: str) -> None:
+    """Undoes `track`."""
+    for name in names:
+        metric = getattr(model, f"tracked_{name}", None)
+        if metric is not None:
+            model._tracker.untrack(metric)
+            delattr(model, f"tracked_{name}")
+    model.train_function = model.test_function = None

@@ -8,10 +8,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._batch import check_shapes
-from keras_selcal._models import batches, check_outputs, gives_logits, is_array
-from keras_selcal._validation import check_count, refuse
-from keras_selcal.functional._samples import Array, to_numpy, to_weight
+from keras_selcal._core.batch import check_shapes
+from keras_selcal._core.models import batches, check_outputs, gives_logits, is_array
+from keras_selcal._core.samples import Array, to_numpy, to_weight
+from keras_selcal._core.validation import check_count, refuse
 
 # That of `keras.Model.predict`.
 _BATCH_SIZE = 32

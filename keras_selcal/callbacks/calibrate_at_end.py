@@ -11,9 +11,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._models import check_extensible
-from keras_selcal._ops import as_float, safe_log
-from keras_selcal._validation import refuse
+from keras_selcal._core.models import check_extensible
+from keras_selcal._core.ops import as_float, safe_log
+from keras_selcal._core.validation import refuse
 from keras_selcal.calibrators import Calibrator, TemperatureScaling
 from keras_selcal.calibrators.base import check_labelled_logits
 from keras_selcal.callbacks._validation_data import Predictions, ValidationData

@@ -12,11 +12,11 @@ import numpy as np
 
 from keras_selcal import csf as csfs
 from keras_selcal import functional
-from keras_selcal._validation import check_count, refuse
+from keras_selcal._core.samples import Samples
+from keras_selcal._core.validation import check_count, refuse
 from keras_selcal.callbacks._event_file import EventFile, require_tensorboard
 from keras_selcal.callbacks._pictures import draw, require_matplotlib
 from keras_selcal.callbacks._validation_data import Predictions, ValidationData
-from keras_selcal.functional._samples import Samples
 
 Metric = Callable[..., float]
 

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from keras_selcal._validation import refuse
+from keras_selcal._core.validation import refuse
 from keras_selcal.callbacks._loss_state import LossState, State
 from keras_selcal.losses import ReweightedLoss
 

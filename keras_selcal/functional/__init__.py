@@ -7,7 +7,6 @@ from keras_selcal.functional.calibration import (
     reliability_curve,
     selective_fallback,
 )
-from keras_selcal.functional.cdf import soft_cdf
 from keras_selcal.functional.kde import kde_ece
 from keras_selcal.functional.scores import brier, brier_decomposition, nll
 from keras_selcal.functional.selective import (
@@ -20,6 +19,7 @@ from keras_selcal.functional.selective import (
     risk_coverage_curve,
 )
 from keras_selcal.functional.smooth_ece import smooth_ece
+from keras_selcal.functional.soft_cdf import soft_cdf
 from keras_selcal.functional.weights import (
     au_weights,
     aurc_weights,

@@ -5,8 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_selcal import csf as csfs
-from keras_selcal._validation import check_choice, check_number, refuse
-from keras_selcal.functional._binning import (
+from keras_selcal._core.binning import (
     NORMS,
     adaptive_sums,
     calibration_norm,
@@ -15,7 +14,7 @@ from keras_selcal.functional._binning import (
     run_cuts,
     uniform_bins,
 )
-from keras_selcal.functional._samples import (
+from keras_selcal._core.samples import (
     MOST_ENTRIES,
     Array,
     Samples,
@@ -24,6 +23,7 @@ from keras_selcal.functional._samples import (
     to_numpy,
     to_weight,
 )
+from keras_selcal._core.validation import check_choice, check_number, refuse
 
 
 def _bin_sums(

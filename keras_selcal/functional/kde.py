@@ -1,75 +1,23 @@
 """Kernel density estimate of the calibration error, with Dirichlet kernels."""
 
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._batch import Batch, combined_weight
-from keras_selcal._ops import Tensor, as_float, lgamma1p, safe_log, segment_sum
-from keras_selcal._validation import (
-    check_choice,
-    check_count,
-    check_number,
-    refuse,
+from keras_selcal._core import kernels
+from keras_selcal._core.batch import Batch, combined_weight
+from keras_selcal._core.kernels import (
+    KINDS,
+    KernelEstimate,
+    check_bandwidth,
+    check_size,
 )
-from keras_selcal.functional.cdf import count_weights
-
-KINDS = ("canonical", "top_label", "marginal")
-
-# Candidates of bandwidth="auto": four a decade, from 1e-4 to 1.
-BANDWIDTHS = tuple(float(h) for h in np.logspace(-4, 0, 17))
-
-# Kernel entries held at a time where it is done in blocks: 16 MB of float32.
-_MOST_ENTRIES = 2**22
+from keras_selcal._core.ops import as_float
+from keras_selcal._core.validation import check_choice, check_count
 
 # Samples whose likelihood chooses the bandwidth of a whole data set.
 _MOST_ROWS = 500
-
-# A logarithm of 0 that stays finite in sums and differences.
-_LOG_ZERO = -1e30
-
-
-def check_bandwidth(bandwidth: Any) -> float | str:
-    """Returns the checked bandwidth."""
-    if isinstance(bandwidth, str):
-        if bandwidth != "auto":
-            refuse("bandwidth", bandwidth, 'a number above 0, or "auto"')
-        return bandwidth
-    return check_number(
-        "bandwidth", bandwidth, 'a number above 0, or "auto"', above=0.0
-    )
-
-
-def check_size(argument: str, size: Any) -> int | None:
-    """Returns a checked number of samples, or None."""
-    return None if size is None else check_count(argument, size)
-
-
-def kde_calibration_errors(
-    batch: Batch,
-    kind: str,
-    bandwidth: float | str,
-    order: int = 1,
-    block_size: int | None = None,
-    subsample: int | None = None,
-) -> Tensor:
-    """Returns |Ê[y | p_j] − p_j|^order of each sample j of a batch, (n,).
-
-    Ê is the kernel regression of the labels on the predictions, leaving sample j out.
-    The n × n kernel matrix is held whole, or `block_size` rows of it at a time, which
-    the backward pass computes anew. `"marginal"`, which has one for each class, holds
-    as many as are bounded in size, at least one.
-    """
-    h: Any = bandwidth
-    if h == "auto":
-        # Without a gradient, nothing is kept for a backward pass.
-        constant = replace(batch, y_pred=ops.stop_gradient(batch.y_pred))
-        h = _Estimate(constant, kind, block_size, subsample).likeliest()
-    return _Estimate(batch, kind, block_size, subsample).errors(h, order)
 
 
 def kde_ece(
@@ -138,226 +86,11 @@ def kde_ece(
     batch = Batch.of(y_true, y_pred, from_logits, weight)
     n = int(batch.y_pred.shape[0])
     if block_size is None:
-        block_size = max(1, _MOST_ENTRIES // min(n, subsample or n))
+        block_size = max(1, kernels.MOST_ENTRIES // min(n, subsample or n))
     if h == "auto":
         # Each row's likelihood still sums over all columns: h fits their number.
         rows = np.arange(0, n, -(-n // _MOST_ROWS))
-        h = _Estimate(batch, kind, block_size, subsample, rows).likeliest()
-    estimate = _Estimate(batch, kind, block_size, subsample)
+        h = KernelEstimate(batch, kind, block_size, subsample, rows).likeliest()
+    estimate = KernelEstimate(batch, kind, block_size, subsample)
     values = ops.convert_to_numpy(estimate.errors(h, order)).astype("float64")
     return float(np.average(values, weights=ops.convert_to_numpy(estimate.count)))
-
-
-class _Estimate:
-    """Kernel regression of labels on predictions, leaving each sample itself out.
-
-    Rows j are the samples that are estimated, columns i those that it is done from. A
-    kernel matrix has the entries ln k(p_j; p_i); there is one for each margin.
-
-    Args:
-        batch: predictions and labels.
-        kind: one of `KINDS`.
-        block_size: rows that are estimated at a time, or None for all.
-        subsample: number of columns, or None for all samples.
-        rows: indices of the rows, or None for all samples.
-    """
-
-    def __init__(
-        self,
-        batch: Batch,
-        kind: str,
-        block_size: int | None = None,
-        subsample: int | None = None,
-        rows: Any = None,
-    ) -> None:
-        log_p, p, labels = _points(batch, kind)
-        count = count_weights(batch.y_pred[:, 0], batch.sample_weight)
-        index = ops.cumsum(ops.ones_like(count))
-        n = batch.y_pred.shape[0]
-        of_rows = [log_p, p[..., : labels.shape[-1]], index]
-        of_columns = [p, labels, index]
-        # `mass` is what a sample weighs as a column.
-        mass = column_mass = count
-        if subsample is not None and (n is None or subsample < n):
-            columns, taken = _spread(count, subsample)
-            mass = count * segment_sum(taken, columns, ops.shape(count)[0])
-            column_mass = ops.take(count, columns) * taken
-            of_columns = [_take(x, columns) for x in of_columns]
-        # A sample of weight w has w − 1 copies of itself among the others.
-        others = ops.sum(mass) - mass + ops.maximum(mass - 1.0, 0.0)
-        if rows is not None:
-            of_rows = [_take(x, rows) for x in of_rows]
-            count, others = ops.take(count, rows), ops.take(others, rows)
-        self.of_rows, self.of_columns = of_rows, of_columns
-        self.count, self.others = count, others
-        self.log_mass = _log_or_zero(column_mass)
-        self.log_rest = _log_or_zero(column_mass - 1.0)
-
-        num_rows, num_columns = count.shape[0], column_mass.shape[0]
-        self.block_size = block_size
-        if block_size is not None and num_rows is not None and block_size >= num_rows:
-            self.block_size = None
-        # Small matrices are computed several at a time.
-        entries = (self.block_size or num_rows or 0) * (num_columns or 0)
-        block = max(1, _MOST_ENTRIES // entries) if entries else 1
-        num_margins = int(p.shape[0])
-        self.margin_block_size = None if block >= num_margins else block
-
-    def likeliest(self) -> Tensor:
-        """Returns the bandwidth of the largest leave-one-out likelihood."""
-        grid = ops.convert_to_tensor(BANDWIDTHS, dtype=self.count.dtype)
-        return ops.take(grid, ops.argmax(ops.map(self.log_likelihood, grid)))
-
-    def log_likelihood(self, h: Any) -> Tensor:
-        """Returns the leave-one-out likelihood of the rows, summed over margins."""
-
-        def density(log_weight: Tensor, p: Tensor, labels: Tensor) -> Tensor:
-            return ops.logsumexp(log_weight, axis=-1)
-
-        d = self.of_columns[0].shape[-1]
-        constant = lgamma1p(1.0 / h + (d - 1.0)) - safe_log(self.others)
-        densities = self.of_tiles(density, h) + constant
-        densities = ops.where(self.others > 0, densities, 0.0)
-        return ops.sum(self.count * densities)
-
-    def errors(self, h: Any, order: int) -> Tensor:
-        """Returns the error of each row; 0 where there is no other sample."""
-
-        def error(log_weight: Tensor, p: Tensor, labels: Tensor) -> Tensor:
-            # Not `ops.softmax`, which warns of a batch of one.
-            total = ops.logsumexp(log_weight, axis=-1, keepdims=True)
-            mean = ops.matmul(ops.exp(log_weight - total), labels)
-            return ops.sum(ops.abs(mean - p) ** order, axis=-1)
-
-        errors = ops.mean(self.of_tiles(error, h), axis=0)
-        return ops.where(self.others > 0, errors, 0.0)
-
-    def of_tiles(self, value: Callable[..., Tensor], h: Any) -> Tensor:
-        """Returns a value of each margin and row, (margins, rows), from some rows of
-        some margins' kernel matrices at a time.
-
-        `value` is given ln of the columns' weights, (margins, rows, columns), the
-        rows' p and the columns' labels.
-        """
-        log_p, p, row = self.of_rows
-        parameters, labels, column = self.of_columns
-        parameters = parameters / h
-        norm = ops.sum(lgamma1p(parameters), axis=-1)
-
-        def of_tile(
-            log_p: Tensor,
-            p: Tensor,
-            row: Tensor,
-            parameters: Tensor,
-            labels: Tensor,
-            column: Tensor,
-            log_mass: Tensor,
-            log_rest: Tensor,
-        ) -> Tensor:
-            own = ops.expand_dims(row, 1) == ops.expand_dims(column, 0)
-            bias = ops.where(
-                own, ops.expand_dims(log_rest, 1), ops.expand_dims(log_mass, 1)
-            )
-            log_kernel = ops.matmul(log_p, ops.swapaxes(parameters, -1, -2))
-            return value(log_kernel + bias, p, labels)
-
-        tile = of_tile
-        if self.block_size or self.margin_block_size:
-            # Computed anew in the backward pass, tiles do not add up in memory.
-            # TensorFlow gives gradients to arguments alone: nothing that has one may
-            # be captured.
-            tile = keras.remat(of_tile)
-
-        def of_margins(margins: tuple[Tensor, ...]) -> Tensor:
-            log_p, p, parameters, labels, log_mass, log_rest = margins
-            columns = parameters, labels, column, log_mass, log_rest
-
-            def of_rows(rows: tuple[Tensor, ...]) -> Tensor:
-                log_p, p, row = rows
-                log_p, p = ops.swapaxes(log_p, 0, 1), ops.swapaxes(p, 0, 1)
-                return ops.transpose(tile(log_p, p, row, *columns))
-
-            # Were `row` the same for all margins, JAX would keep the mask `own` whole.
-            rows = (
-                ops.swapaxes(log_p, 0, 1),
-                ops.swapaxes(p, 0, 1),
-                row + 0.0 * p[0, :, 0],
-            )
-            return ops.transpose(_map_blocks(of_rows, rows, self.block_size))
-
-        biases = self.log_mass - norm, self.log_rest - norm
-        margins = log_p, p, parameters, labels, *biases
-        return _map_blocks(of_margins, margins, self.margin_block_size)
-
-
-def _points(batch: Batch, kind: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns ln p and p, (margins, n, d), and labels, (margins, n, 1 or d).
-
-    Canonical: the one point p, d = k. Otherwise each margin is a point (p, 1 − p) whose
-    Dirichlet kernel is the beta kernel, with a label for p: the largest probability and
-    whether it is right, or each class.
-    """
-    p, log_p, labels = batch.p, batch.log_p, batch.labels
-    if kind == "top_label":
-        top = ops.argmax(batch.y_pred, axis=-1)[:, None]
-        if batch.sparse:
-            labels = ops.cast(top == labels, p.dtype)
-        else:
-            labels = ops.take_along_axis(labels, top, axis=-1)
-        log_p = ops.amax(log_p, axis=-1, keepdims=True)
-        p = ops.amax(p, axis=-1, keepdims=True)
-    elif batch.sparse:
-        labels = ops.one_hot(labels[:, 0], batch.num_classes, dtype=p.dtype)
-    if kind == "canonical":
-        return log_p[None], p[None], labels[None]
-    q = -ops.expm1(log_p) if batch.in_logs else 1.0 - p
-    log_pq, pq = ops.stack([log_p, safe_log(q)], -1), ops.stack([p, q], -1)
-    log_pq, pq = ops.swapaxes(log_pq, 0, 1), ops.swapaxes(pq, 0, 1)
-    return log_pq, pq, ops.transpose(labels)[..., None]
-
-
-def _spread(count: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Returns indices of samples that count, evenly spaced among these, (size,), and 1
-    where there is one, 0 where they are fewer than `size`.
-    """
-    upto = ops.cast(ops.cumsum(ops.cast(count > 0, "int32")), "int32")
-    n = upto[-1]
-    slot = ops.arange(size, dtype="int32")
-    # No product of integers that may be too large for one.
-    share = ops.cast(n % size, count.dtype) / size
-    extra = ops.cast(ops.floor(ops.cast(slot, count.dtype) * share), "int32")
-    place = ops.where(n > size, slot * (n // size) + extra, slot)
-    index = ops.cast(ops.searchsorted(upto, place + 1, side="left"), "int32")
-    index = ops.minimum(index, ops.shape(count)[0] - 1)
-    return index, ops.cast(place < n, count.dtype)
-
-
-def _take(x: Tensor, index: Any) -> Tensor:
-    """Returns samples of an array (n,), or (margins, n, d)."""
-    return ops.take(x, index, axis=min(1, len(x.shape) - 1))
-
-
-def _log_or_zero(x: Tensor) -> Tensor:
-    return ops.where(x > 0, safe_log(x), _LOG_ZERO)
-
-
-def _map_blocks(
-    function: Callable[[tuple[Tensor, ...]], Tensor],
-    arrays: tuple[Tensor, ...],
-    size: int | None,
-) -> Tensor:
-    """Returns `function` of arrays that share their first axis, `size` entries of it
-    at a time, or of all at once.
-    """
-    if size is None:
-        return function(arrays)
-    n = ops.shape(arrays[0])[0]
-    # The last block is filled up with the last entry.
-    fill = -(-n // size) * size
-    index = ops.minimum(ops.arange(fill, dtype="int32"), n - 1)
-    blocks = tuple(
-        ops.reshape(ops.take(x, index, axis=0), (-1, size, *x.shape[1:]))
-        for x in arrays
-    )
-    values = ops.map(function, blocks)
-    return ops.reshape(values, (fill, *values.shape[2:]))[:n]

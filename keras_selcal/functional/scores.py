@@ -4,10 +4,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_selcal.functional._binning import calibration_norm, check_binning
-from keras_selcal.functional._samples import Samples
+from keras_selcal._core.binning import calibration_norm, check_binning
+from keras_selcal._core.sample_losses import sample_losses
+from keras_selcal._core.samples import Samples
 from keras_selcal.functional.calibration import class_sums
-from keras_selcal.functional.selective import sample_losses
 
 
 def brier(

@@ -1,59 +1,27 @@
 """Sample weights by rank in the confidence distribution: AU (β) and AURC (α)."""
 
 import math
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from keras import ops
 
-from keras_selcal._ops import Tensor, as_float, segment_sum
-from keras_selcal._replicas import ALONE, Alone
-from keras_selcal._validation import (
-    check_choice,
-    check_count,
-    check_number,
-    refuse,
-)
-from keras_selcal.functional.cdf import (
-    SoftCDF,
-    cell_counts,
-    cell_quantile,
+from keras_selcal._core.harmonic import mean_harmonic, mean_log
+from keras_selcal._core.ops import Tensor, as_float, segment_sum
+from keras_selcal._core.soft_cdf import (
     check_cdf_arguments,
+    check_region,
     check_support,
     count_weights,
-    histogram,
-    to_unit,
-    unit_quantile,
+    region_weights,
 )
-
-# An object of its own: identity tells a coverage left alone from one given as 0.75.
-DEFAULT_COVERAGE: Final = float("0.75")
+from keras_selcal._core.validation import check_choice, check_count, check_number
 
 ESTIMATORS = ("harmonic", "log")
-
-# The recurrences below climb this many integers, where the asymptotic series hold.
-_SHIFT = 8
-
-
-def check_region(coverage: Any, threshold: Any) -> tuple[float | None, float | None]:
-    """Returns (κ, τ), exactly one of them a number: what bounds the low-confidence
-    region.
-    """
-    if threshold is None:
-        allowed = "a number in (0, 1], or None with a `threshold`"
-        return check_number("coverage", coverage, allowed, above=0.0, most=1.0), None
-    if coverage is not None and coverage is not DEFAULT_COVERAGE:
-        refuse(
-            "coverage",
-            coverage,
-            f"left out where `threshold` is given (threshold={threshold!r})",
-        )
-    return None, check_number("threshold", threshold, "a number or None")
 
 
 def au_weights(
     scores: Any,
-    coverage: float | None = DEFAULT_COVERAGE,
+    coverage: float | None = None,
     threshold: float | None = None,
     num_bins: int = 64,
     smoothing: float = 0.1,
@@ -93,8 +61,7 @@ def au_weights(
     >>> print(keras.ops.convert_to_numpy(beta).round(2))
     [0.24 0.85 1.39 1.39]
 
-    Reference:
-
+    References:
     - Zhou et al., Revisiting Reweighted Risk for Calibration: AURC, Focal and Inverse
       Focal Loss, Eq. hatbeta
     """
@@ -109,43 +76,6 @@ def au_weights(
         check_support(support),
         sample_weight,
     )
-
-
-def region_weights(
-    scores: Tensor,
-    coverage: Any,
-    threshold: float | None,
-    num_bins: int,
-    smoothing: Any,
-    support: tuple[float, float],
-    sample_weight: Any | None,
-    over: Alone = ALONE,
-    with_past: Callable[[Tensor], Tensor] | None = None,
-) -> Tensor:
-    """Returns what `au_weights` does for checked arguments, of which coverage and
-    smoothing may be tensors, with the CDF and τ of all the scores of some replicas,
-    and of past scores if `with_past` adds theirs to the `cell_counts`.
-    """
-    count = ops.reshape(count_weights(scores, sample_weight, over), (-1,))
-    u = ops.reshape(to_unit(scores, support), (-1,))
-    if with_past is None:
-        counts = histogram(u, count, num_bins, over)
-    else:
-        cells = with_past(cell_counts(u, count, num_bins, over))
-        counts = ops.sum(cells, axis=-1)
-    if threshold is not None:
-        lo, hi = support
-        if not lo <= threshold <= hi:
-            refuse("threshold", threshold, f"within the support [{lo:g}, {hi:g}]")
-        tau = ops.cast((threshold - lo) / (hi - lo), u.dtype)
-    elif with_past is None:
-        tau = unit_quantile(u, coverage, count, over)
-    else:
-        tau = cell_quantile(cells, coverage)
-    cdf = SoftCDF(counts, smoothing)
-    c = 1.0 / cdf(tau)
-    beta = -c * ops.log1p(-cdf(ops.where(u < tau, u, tau)))
-    return ops.reshape(beta, ops.shape(scores))
 
 
 def aurc_weights(
@@ -181,8 +111,7 @@ def aurc_weights(
     >>> print(keras.ops.convert_to_numpy(alpha).round(3))
     [1.833 0.333 0.833]
 
-    Reference:
-
+    References:
     - Zhou et al., [A Novel Characterization of the Population Area Under the Risk
       Coverage Curve (AURC) and Rates of Finite Sample
       Estimators](https://arxiv.org/abs/2410.15361)
@@ -199,63 +128,11 @@ def aurc_weights(
     group = ops.cumsum(ops.cast(ranked != previous, "int32"))
     size = segment_sum(ops.take(count, order), group, length)
     upto = ops.cumsum(size)
-    mean = mean_harmonic if estimator == "harmonic" else _mean_log
+    mean = mean_harmonic if estimator == "harmonic" else mean_log
     alpha = ops.take(mean(n, upto - size, upto), group)
     # `order` is a permutation: summing into its places undoes the sort.
     alpha = segment_sum(alpha, order, length)
     return ops.reshape(alpha, ops.shape(scores))
-
-
-def _harmonic_difference(n: Any, m: Any, xp: Any) -> Any:
-    """Returns H_n − H_m for n ≥ m ≥ 0, without cancellation: each term has the factor
-    n − m.
-    """
-    r = n - m
-    big, small = n + _SHIFT + 0.5, m + _SHIFT + 0.5
-    # H_n = γ + ln x + 1/24x² − 7/960x⁴ + 31/8064x⁶ − 127/30720x⁸ …, x = n + ½.
-    u, v = 1 / big**2, 1 / small**2
-    difference = xp.log1p(r / small) - r * (big + small) * u * v * (
-        1 / 24
-        - 7 / 960 * (u + v)
-        + 31 / 8064 * (u * u + u * v + v * v)
-        - 127 / 30720 * (u + v) * (u * u + v * v)
-    )
-    for j in range(1, _SHIFT + 1):
-        difference = difference + r / ((n + j) * (m + j))
-    return difference
-
-
-def mean_harmonic(n: Any, before: Any, upto: Any, xp: Any = ops) -> Any:
-    """Returns the mean of H_n − H_{n−r} over the ranks r in (before, upto].
-
-    `xp` is `keras.ops`, or NumPy for NumPy arrays.
-    """
-    # Σ_{r ≤ R} (H_n − H_{n−r}) = R − (n − R)(H_n − H_{n−R}).
-    width = xp.where(upto > before, upto - before, 1.0)
-    left = n - upto
-    spread = _harmonic_difference(n - before, left, xp)
-    mean = _harmonic_difference(n, n - before, xp) + 1.0 - left / width * spread
-    return xp.where(width == 1.0, _harmonic_difference(n, left, xp), mean)
-
-
-def _mean_log(n: Tensor, before: Tensor, upto: Tensor) -> Tensor:
-    """Returns the mean of −ln(1 − r/(n + 1)) over the ranks r in (before, upto]."""
-    # Σ ln j over n − upto < j ≤ n − before, by the difference of Stirling's series.
-    width = ops.where(upto > before, upto - before, 1.0)
-    left = n - upto
-    low = left + (_SHIFT + 1)
-    high = low + width
-
-    def remainder(y: Tensor) -> Tensor:
-        return (1 / 12 - 1 / (360 * y * y)) / y
-
-    log_ratio = ops.log1p(width / low)
-    extra = (high - 0.5) / width * log_ratio - 1.0
-    extra = extra + (remainder(high) - remainder(low)) / width
-    for j in range(1, _SHIFT + 1):
-        extra = extra - ops.log1p(width / (left + j)) / width
-    mean = ops.log((n + 1.0) / low) - extra
-    return ops.where(width == 1.0, -ops.log1p(-upto / (n + 1.0)), mean)
 
 
 def paper_smoothing(nu: float, k: int) -> float:

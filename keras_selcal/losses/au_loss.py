@@ -7,18 +7,16 @@ from typing import Any
 from keras import ops
 
 from keras_selcal import csf as csf_module
-from keras_selcal._batch import Batch
-from keras_selcal._memory import ScoreMemory
-from keras_selcal._ops import Tensor
-from keras_selcal._replicas import replicas
-from keras_selcal._saving import serializable
-from keras_selcal._validation import check_number, refuse
-from keras_selcal.functional.cdf import check_cdf_arguments
-from keras_selcal.functional.weights import (
-    DEFAULT_COVERAGE,
+from keras_selcal._core.batch import Batch
+from keras_selcal._core.ops import Tensor
+from keras_selcal._core.replicas import replicas
+from keras_selcal._core.saving import serializable
+from keras_selcal._core.soft_cdf import (
+    check_cdf_arguments,
     check_region,
     region_weights,
 )
+from keras_selcal._core.validation import check_number, refuse
 from keras_selcal.losses.base import ReweightedLoss
 
 # Above this drag a network learns slowly or not at all.
@@ -94,9 +92,6 @@ class AULoss(ReweightedLoss):
             always ranks the global batch. How far apart the two are is measured in
             `benchmarks/README.md`: at 16 samples a replica, 4 % (CIFAR-10) or 13 %
             (CIFAR-100) of the gradient.
-        memory: what a `keras_selcal.CDFMemory` has left behind of past scores, by
-            which those of a batch are ranked. Part of the config, not for writing by
-            hand.
 
     Sample weights and masks: a sample of weight 0 changes nothing for the others; one
     of integer weight w gets the β that w copies of it would get.
@@ -118,7 +113,7 @@ class AULoss(ReweightedLoss):
     def __init__(
         self,
         csf: Any = "msp",
-        coverage: float | None = DEFAULT_COVERAGE,
+        coverage: float | None = None,
         threshold: float | None = None,
         num_bins: int = 64,
         smoothing: float = 0.1,
@@ -129,7 +124,6 @@ class AULoss(ReweightedLoss):
         name: str | None = "au_loss",
         dtype: Any = None,
         synchronized: bool = False,
-        memory: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(base_loss, from_logits, reduction, name, dtype)
         self.csf = csf_module.get(csf)
@@ -137,7 +131,6 @@ class AULoss(ReweightedLoss):
         self.num_bins, self.smoothing = check_cdf_arguments(num_bins, smoothing)
         self.weight_gradient = self.check("weight_gradient", weight_gradient)
         self.synchronized = bool(synchronized)
-        self.memory = None if memory is None else ScoreMemory(self.num_bins, **memory)
         self._num_classes: int | None = None
         self._warned = False
 
@@ -169,9 +162,7 @@ class AULoss(ReweightedLoss):
             self.current("smoothing"),
             self.csf.support(batch.num_classes),
             batch.sample_weight,
-            # Replicas that remember the same must be told the same.
-            replicas(self.synchronized or self.memory is not None),
-            None if self.memory is None else self.memory.with_batch,
+            replicas(self.synchronized),
         )
         if constant and w in (0, 1):
             return beta
@@ -202,5 +193,4 @@ class AULoss(ReweightedLoss):
             "smoothing": self.smoothing,
             "weight_gradient": self.weight_gradient,
             "synchronized": self.synchronized,
-            "memory": None if self.memory is None else self.memory.get_config(),
         }

@@ -3,10 +3,10 @@
 from typing import Any
 
 from keras_selcal import csf as csf_module
-from keras_selcal._batch import Batch
-from keras_selcal._ops import Tensor
-from keras_selcal._saving import serializable
-from keras_selcal._validation import check_choice
+from keras_selcal._core.batch import Batch
+from keras_selcal._core.ops import Tensor
+from keras_selcal._core.saving import serializable
+from keras_selcal._core.validation import check_choice
 from keras_selcal.functional.weights import ESTIMATORS, aurc_weights
 from keras_selcal.losses.base import ReweightedLoss
 

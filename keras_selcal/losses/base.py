@@ -5,10 +5,10 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_selcal._batch import Batch, combined_weight
-from keras_selcal._ops import Tensor, as_float, mask_of
-from keras_selcal._saving import deserialize_if_config, serialize_callable
-from keras_selcal._validation import check_number, refuse
+from keras_selcal._core.batch import Batch, combined_weight
+from keras_selcal._core.ops import Tensor, as_float, mask_of
+from keras_selcal._core.saving import deserialize_if_config, serialize_callable
+from keras_selcal._core.validation import check_number, refuse
 
 
 class _Reduction(keras.losses.Loss):

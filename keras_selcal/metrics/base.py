@@ -9,10 +9,10 @@ import keras
 from keras import ops
 
 from keras_selcal import csf as csfs
-from keras_selcal._batch import Batch, combined_weight
-from keras_selcal._ops import TINY, Tensor, as_float, mask_of, segment_sum
-from keras_selcal._validation import check_count, refuse
-from keras_selcal.functional._ranking import Ranking
+from keras_selcal._core.batch import Batch, combined_weight
+from keras_selcal._core.ops import TINY, Tensor, as_float, mask_of, segment_sum
+from keras_selcal._core.ranking import Ranking
+from keras_selcal._core.validation import check_count, refuse
 
 # Log-odds within ±SCALE share the middle half of a histogram's cells.
 SCALE = 4.0

@@ -4,9 +4,9 @@ from typing import Any
 
 from keras import ops
 
-from keras_selcal._batch import Batch
-from keras_selcal._ops import TINY, Tensor
-from keras_selcal._saving import serializable
+from keras_selcal._core.batch import Batch
+from keras_selcal._core.ops import TINY, Tensor
+from keras_selcal._core.saving import serializable
 from keras_selcal.losses.base import brier
 from keras_selcal.metrics.base import ClassificationMetric
 

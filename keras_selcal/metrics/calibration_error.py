@@ -7,17 +7,17 @@ from keras import ops
 from keras.backend import standardize_dtype
 
 from keras_selcal import csf as csfs
-from keras_selcal._batch import Batch
-from keras_selcal._ops import Tensor, safe_log, segment_sum
-from keras_selcal._saving import serializable
-from keras_selcal._validation import check_choice, check_count, refuse
-from keras_selcal.functional._binning import (
+from keras_selcal._core.batch import Batch
+from keras_selcal._core.binning import (
     NORMS,
     calibration_norm,
     cell_sums,
     check_binning,
     uniform_edges,
 )
+from keras_selcal._core.ops import Tensor, safe_log, segment_sum
+from keras_selcal._core.saving import serializable
+from keras_selcal._core.validation import check_choice, check_count, refuse
 from keras_selcal.metrics.base import (
     ClassificationMetric,
     has_no_nan,

@@ -4,11 +4,11 @@ from typing import Any
 
 from keras import ops
 
-from keras_selcal._batch import Batch
-from keras_selcal._ops import Tensor, segment_sum
-from keras_selcal._saving import serializable
-from keras_selcal._validation import check_number
-from keras_selcal.functional._ranking import Ranking
+from keras_selcal._core.batch import Batch
+from keras_selcal._core.ops import Tensor, segment_sum
+from keras_selcal._core.ranking import Ranking
+from keras_selcal._core.saving import serializable
+from keras_selcal._core.validation import check_number
 from keras_selcal.metrics.base import RankingMetric, rescaled, top_label
 
 # Cells of the histogram of losses: exact for 0 and 1, fine for soft labels.

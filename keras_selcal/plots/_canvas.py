@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._validation import refuse
-from keras_selcal.functional._samples import Samples
+from keras_selcal._core.samples import Samples
+from keras_selcal._core.validation import refuse
 
 # The palette of Okabe & Ito, told apart by colour-blind readers too.
 BLUE, VERMILLION, GREEN = "#0072B2", "#D55E00", "#009E73"

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from keras_selcal import csf as csfs
-from keras_selcal._validation import check_count
-from keras_selcal.functional._samples import Array
+from keras_selcal._core.samples import Array
+from keras_selcal._core.validation import check_count
 from keras_selcal.plots import _canvas as canvas
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from keras_selcal import losses as library
-from keras_selcal._validation import refuse
+from keras_selcal._core.samples import Array
+from keras_selcal._core.validation import refuse
 from keras_selcal.analysis import LossCurve, loss_curve
-from keras_selcal.functional._samples import Array
 from keras_selcal.losses import ReweightedLoss
 from keras_selcal.plots import _canvas as canvas
 

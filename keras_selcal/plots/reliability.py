@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from keras_selcal import functional
-from keras_selcal._bootstrap import resample_counts
-from keras_selcal._validation import check_count, check_number, refuse
-from keras_selcal.functional._binning import check_binning, run_sums, uniform_bins
-from keras_selcal.functional._samples import Array, Samples, to_counts
-from keras_selcal.functional._segments import Segments
+from keras_selcal._core.binning import check_binning, run_sums, uniform_bins
+from keras_selcal._core.bootstrap import resample_counts
+from keras_selcal._core.samples import Array, Samples, to_counts
+from keras_selcal._core.segments import Segments
+from keras_selcal._core.validation import check_count, check_number, refuse
 from keras_selcal.functional.calibration import ReliabilityCurve
 from keras_selcal.plots import _canvas as canvas
 

@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_selcal import functional
-from keras_selcal._validation import check_number, refuse
-from keras_selcal.functional._samples import Array, Samples
-from keras_selcal.functional.selective import RiskCoverageCurve, sample_losses
+from keras_selcal._core.sample_losses import sample_losses
+from keras_selcal._core.samples import Array, Samples
+from keras_selcal._core.validation import check_number, refuse
+from keras_selcal.functional.selective import RiskCoverageCurve
 from keras_selcal.plots import _canvas as canvas
 
 _RISKS = {

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from keras_selcal import functional
-from keras_selcal._validation import refuse
-from keras_selcal.functional._samples import to_numpy, to_weight
-from keras_selcal.functional.cdf import check_cdf_arguments, check_support
+from keras_selcal._core.samples import to_numpy, to_weight
+from keras_selcal._core.soft_cdf import check_cdf_arguments, check_support
+from keras_selcal._core.validation import refuse
 from keras_selcal.plots import _canvas as canvas
 
 # Height of the tallest bar of the histogram, on the axis of the CDFs.

@@ -1,6 +1,6 @@
 """All metrics of a set of predictions: as a table, as data, and as a page."""
 
-from keras_selcal.report.calibration_report import (
+from keras_selcal.report.report import (
     CalibrationReport,
     Comparison,
     Difference,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from keras_selcal.functional._samples import Array
+from keras_selcal._core.samples import Array
 
 # Probabilities are printed with few digits, or kept in float16.
 _SUM_TOLERANCE = 1e-2

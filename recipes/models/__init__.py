@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import keras
 
-from keras_selcal._validation import check_choice, check_count, refuse
+from keras_selcal._core.validation import check_choice, check_count, refuse
 from recipes.models import keras_cv, preresnet, resnet, small, swin, vit
 from recipes.models.pretrained import load_pretrained
 

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_selcal._validation import refuse
+from keras_selcal._core.validation import refuse
 
 State = dict[str, np.ndarray]
 

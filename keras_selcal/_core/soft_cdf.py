@@ -1,13 +1,13 @@
-"""The soft CDF of confidence scores (Eq. softcdf) and what it is counted from."""
+"""The soft CDF of confidence scores (Eq. softcdf), and the weights β of the AU loss."""
 
 import math
 from typing import Any
 
 from keras import ops
 
-from keras_selcal._ops import TINY, Tensor, as_float, segment_sum
-from keras_selcal._replicas import ALONE, Alone
-from keras_selcal._validation import check_count, check_number, refuse
+from keras_selcal._core.ops import TINY, Tensor, as_float, segment_sum
+from keras_selcal._core.replicas import ALONE, Replicas
+from keras_selcal._core.validation import check_count, check_number, refuse
 
 # Nodes per ν for the interpolation of Ĝ: the error of a cubic Hermite interpolant is
 # (step/ν)⁴·3.3e-4 at most, 8e-8 here, and its slope's is below 1e-5 of the peak.
@@ -18,12 +18,9 @@ _MOST_NODES = 2048
 # Two passes of 2¹² cells resolve 24 bits, the mantissa of a float32.
 _CELLS = 4096
 
-# A memory of scores keeps at least so many cells: τ is exact to half of one.
-_MEMORY_CELLS = 4096
-
 
 def count_weights(
-    scores: Tensor, sample_weight: Any | None, over: Alone = ALONE
+    scores: Tensor, sample_weight: Any | None, over: Replicas = ALONE
 ) -> Tensor:
     """Returns how many samples each score stands for, of the shape of `scores`.
 
@@ -55,54 +52,15 @@ def _cells(u: Tensor, num_cells: int) -> Tensor:
     return ops.minimum(ops.cast(position, "int32"), num_cells - 1)
 
 
-def histogram(u: Tensor, count: Tensor, num_bins: int, over: Alone = ALONE) -> Tensor:
+def histogram(
+    u: Tensor, count: Tensor, num_bins: int, over: Replicas = ALONE
+) -> Tensor:
     """Returns h, the number of scores of some replicas in each of M bins, (M,)."""
     u, count = ops.stop_gradient(u), ops.stop_gradient(count)
     return over.total(segment_sum(count, _cells(u, num_bins), num_bins))
 
 
-def memory_shape(num_bins: int) -> tuple[int, int]:
-    """Returns the shape of a memory of scores: M bins, each of as many equal cells."""
-    return num_bins, -(-_MEMORY_CELLS // num_bins)
-
-
-def cell_counts(u: Tensor, count: Tensor, num_bins: int, over: Alone = ALONE) -> Tensor:
-    """Returns what `histogram` does for the cells of a memory, by bin and cell."""
-    u, count = ops.stop_gradient(u), ops.stop_gradient(count)
-    shape = memory_shape(num_bins)
-    # The bin first: a cell belongs to the bin that `histogram` finds, to the last bit.
-    bins = _cells(u, num_bins)
-    cells = _cells(u * num_bins - ops.cast(bins, u.dtype), shape[1])
-    found = segment_sum(count, bins * shape[1] + cells, shape[0] * shape[1])
-    return over.total(ops.reshape(found, shape))
-
-
-def cell_quantile(counts: Tensor, q: Any) -> Tensor:
-    """Returns the q-quantile of scores that are known by their counts in equal cells.
-
-    With Q(t) the score that the t-th of n sorted copies has, NumPy's default rule is
-    the mean of Q over [h, h + 1], h = q·(n − 1), which has a meaning for fractional
-    counts too. A score stands at the centre of its cell.
-
-    Args:
-        counts: of equal cells of [0, 1], in their order, of any shape.
-        q: the level, in [0, 1].
-    """
-    counts = ops.reshape(counts, (-1,))
-    upto = ops.cumsum(counts)
-    start = ops.maximum(q * (upto[-1] - 1.0), 0.0)
-
-    def position(x: Tensor) -> Tensor:
-        return ops.clip(x - start, 0.0, 1.0)
-
-    share = position(upto) - position(upto - counts)
-    num_cells = counts.shape[0]
-    centers = (ops.arange(num_cells, dtype=counts.dtype) + 0.5) / num_cells
-    # The shares add up to 1 unless there is less than one score.
-    return ops.sum(share * centers) / ops.maximum(ops.sum(share), TINY)
-
-
-def unit_quantile(u: Tensor, q: Any, count: Tensor, over: Alone = ALONE) -> Tensor:
+def unit_quantile(u: Tensor, q: Any, count: Tensor, over: Replicas = ALONE) -> Tensor:
     """Returns the q-quantile of u ∈ [0, 1] by NumPy's default rule, without a sort.
 
     The order statistic below position q·(n − 1) is found by radix selection, one
@@ -227,55 +185,53 @@ def check_support(support: Any) -> tuple[float, float]:
     return lo, hi
 
 
-def soft_cdf(
-    scores: Any,
-    at: Any | None = None,
-    num_bins: int = 64,
-    smoothing: float = 0.1,
-    support: tuple[float, float] = (0, 1),
-    sample_weight: Any | None = None,
-) -> Tensor:
-    """Soft cumulative distribution function of confidence scores.
+DEFAULT_COVERAGE = 0.75
 
-    Formula:
 
-    ```
-    Ĝ_ν(u) = (1/n) Σ_m h_m σ((u − c_m)/ν),     capped at n/(n + 1)
-    ```
-
-    with u = (s − lo)/(hi − lo) the score on [0, 1], h_m the number of scores in the
-    m-th of M equal bins of [0, 1] (the last one closed), c_m its centre, and n the
-    number of scores. The cap keeps −ln(1 − Ĝ) finite. The gradient flows to the
-    points where Ĝ is evaluated, not to the counts.
-
-    Args:
-        scores: confidence scores, of any shape.
-        at: where to evaluate, on the scale of the scores. Defaults to the scores.
-        num_bins: M.
-        smoothing: ν, on the scale of u. The smaller, the closer to a step function.
-        support: (lo, hi), the range that the scores can take.
-        sample_weight: of a shape that broadcasts to the scores'. A score of integer
-            weight w counts as w copies, one of weight 0 not at all.
-
-    Returns:
-        Ĝ_ν, of the shape of `at`.
-
-    Example:
-    >>> import keras, numpy as np
-    >>> scores = np.array([0.2, 0.4, 0.6, 0.8])
-    >>> cdf = soft_cdf(scores, at=[0.0, 0.5, 1.0], smoothing=0.01)
-    >>> print(keras.ops.convert_to_numpy(cdf).round(3))
-    [0.  0.5 0.8]
-
-    Reference:
-
-    - Zhou et al., Revisiting Reweighted Risk for Calibration: AURC, Focal and Inverse
-      Focal Loss, Eq. softcdf
+def check_region(coverage: Any, threshold: Any) -> tuple[float | None, float | None]:
+    """Returns (κ, τ), exactly one of them a number: what bounds the low-confidence
+    region. Without either, κ is `DEFAULT_COVERAGE`.
     """
-    num_bins, smoothing = check_cdf_arguments(num_bins, smoothing)
-    support = check_support(support)
-    scores = as_float(scores)
-    at = scores if at is None else ops.cast(as_float(at), scores.dtype)
-    count = ops.reshape(count_weights(scores, sample_weight), (-1,))
+    if threshold is None:
+        if coverage is None:
+            return DEFAULT_COVERAGE, None
+        allowed = "a number in (0, 1], or None"
+        return check_number("coverage", coverage, allowed, above=0.0, most=1.0), None
+    if coverage is not None:
+        refuse(
+            "coverage",
+            coverage,
+            f"None if `threshold` is given (threshold={threshold!r})",
+        )
+    return None, check_number("threshold", threshold, "a number or None")
+
+
+def region_weights(
+    scores: Tensor,
+    coverage: Any,
+    threshold: float | None,
+    num_bins: int,
+    smoothing: Any,
+    support: tuple[float, float],
+    sample_weight: Any | None,
+    over: Replicas = ALONE,
+) -> Tensor:
+    """Returns the weights β of `functional.au_weights` for checked arguments.
+
+    Coverage and smoothing may be tensors. The CDF and τ are those of all the scores
+    of the given replicas.
+    """
+    count = ops.reshape(count_weights(scores, sample_weight, over), (-1,))
     u = ops.reshape(to_unit(scores, support), (-1,))
-    return SoftCDF(histogram(u, count, num_bins), smoothing)(to_unit(at, support))
+    counts = histogram(u, count, num_bins, over)
+    if threshold is not None:
+        lo, hi = support
+        if not lo <= threshold <= hi:
+            refuse("threshold", threshold, f"within the support [{lo:g}, {hi:g}]")
+        tau = ops.cast((threshold - lo) / (hi - lo), u.dtype)
+    else:
+        tau = unit_quantile(u, coverage, count, over)
+    cdf = SoftCDF(counts, smoothing)
+    c = 1.0 / cdf(tau)
+    beta = -c * ops.log1p(-cdf(ops.where(u < tau, u, tau)))
+    return ops.reshape(beta, ops.shape(scores))

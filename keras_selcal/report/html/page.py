@@ -5,14 +5,14 @@ from html import escape
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-import keras_selcal
-from keras_selcal.report import sections
-from keras_selcal.report.markup import script_json, source_hash
-from keras_selcal.report.numbers import count, round_percent
-from keras_selcal.report.subject import Subject
+from keras_selcal._version import __version__
+from keras_selcal.report.html import sections
+from keras_selcal.report.html.markup import script_json, source_hash
+from keras_selcal.report.html.numbers import count, round_percent
+from keras_selcal.report.html.subject import Subject
 
 if TYPE_CHECKING:
-    from keras_selcal.report.calibration_report import CalibrationReport
+    from keras_selcal.report.report import CalibrationReport
 
 _SCORES = {
     "msp": "the largest probability",
@@ -86,7 +86,7 @@ def build_page(
 
 
 def _asset(name: str) -> str:
-    return resources.files("keras_selcal.report").joinpath(name).read_text("utf-8")
+    return resources.files("keras_selcal.report.html").joinpath(name).read_text("utf-8")
 
 
 def _about(subject: Subject) -> str:
@@ -117,5 +117,5 @@ def _notes(subject: Subject) -> str:
         )
     if subject.weighted:
         parts.append("Numbers of cases are shares of the weight, times n.")
-    parts.append(f"Made by keras_selcal {keras_selcal.__version__}.")
+    parts.append(f"Made by keras_selcal {__version__}.")
     return "".join(f"<p>{part}</p>" for part in parts)

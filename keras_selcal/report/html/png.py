@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._validation import refuse
-from keras_selcal.functional._samples import Array, to_numpy
+from keras_selcal._core.samples import Array, to_numpy
+from keras_selcal._core.validation import refuse
 
 # Larger images are shrunk: a page is to stay small.
 MOST_PIXELS = 128

@@ -9,9 +9,8 @@ import numpy as np
 from keras import ops
 from numpy.typing import NDArray
 
-from keras_selcal._batch import broadcast_weight, check_shapes
-from keras_selcal._validation import refuse
-from keras_selcal.csf import ConfidenceScore
+from keras_selcal._core.batch import broadcast_weight, check_shapes
+from keras_selcal._core.validation import refuse
 
 Array = NDArray[Any]
 
@@ -228,11 +227,11 @@ class Samples:
             correct[~self.valid_labels] = np.nan
         return correct
 
-    def scores(self, csf: ConfidenceScore) -> Array:
+    def scores(self, csf: Any) -> Array:
         """Confidence scores (n,), in the predictions' own precision."""
         return self.each(lambda rows: csf.scores(self.p(rows), np))
 
-    def ranks(self, csf: ConfidenceScore) -> Array:
+    def ranks(self, csf: Any) -> Array:
         """What orders the samples by confidence (n,).
 
         The score itself; from logits, a built-in score's log-odds, which float64

@@ -1,15 +1,14 @@
 """What calibrators, selective classifiers and callbacks do with a Keras model."""
 
 import warnings
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_selcal._validation import refuse
-from keras_selcal.functional._samples import to_numpy
+from keras_selcal._core.samples import to_numpy
+from keras_selcal._core.validation import refuse
 
 
 def gives_logits(model: keras.Model, from_logits: bool | None = None) -> bool:
@@ -129,60 +128,3 @@ def batches(dataset: Any) -> Iterable[Any]:
     if isinstance(dataset, keras.utils.PyDataset):
         return (dataset[i] for i in range(len(dataset)))
     return dataset
-
-
-def track(model: keras.Model, metrics: dict[str, keras.metrics.Metric]) -> None:
-    """Makes metrics part of a model's state, and has its steps compiled anew."""
-    for name in metrics:
-        # Left behind by training that was interrupted.
-        untrack(model, name)
-    # A subclassed model is locked once built, against layers that come too late to be
-    # trained. Keras itself unlocks it to add state.
-    locked = model._tracker.locked
-    model._tracker.unlock()
-    for name, metric in metrics.items():
-        setattr(model, f"tracked_{name}", metric)
-    model._tracker.locked = locked
-    model.train_function = model.test_function = None
-
-
-def untrack(model: keras.Model, *names: str) -> None:
-    """Undoes `track`."""
-    for name in names:
-        metric = getattr(model, f"tracked_{name}", None)
-        if metric is not None:
-            model._tracker.untrack(metric)
-            delattr(model, f"tracked_{name}")
-    model.train_function = model.test_function = None
-
-
-class _WrappedStep:
-    """A model's step of training, inside a context."""
-
-    def __init__(
-        self, model: keras.Model, context: Callable[[], AbstractContextManager[None]]
-    ) -> None:
-        self.step, self.context = model.train_step, context
-        # A step that the model, not its class, has had before.
-        self.own = vars(model).get("train_step")
-
-    def __call__(self, *args: Any) -> Any:
-        with self.context():
-            return self.step(*args)
-
-
-def wrap_train_step(
-    model: keras.Model, context: Callable[[], AbstractContextManager[None]]
-) -> None:
-    """Has each step of training done `with context():`, once it is compiled anew."""
-    unwrap_train_step(model)
-    model.train_step = _WrappedStep(model, context)
-
-
-def unwrap_train_step(model: keras.Model) -> None:
-    """Undoes `wrap_train_step`."""
-    wrapped = vars(model).get("train_step")
-    if isinstance(wrapped, _WrappedStep):
-        del model.train_step
-        if wrapped.own is not None:
-            model.train_step = wrapped.own

@@ -11,10 +11,10 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_selcal._ops import Tensor
+from keras_selcal._core.ops import Tensor
 
 
-class Alone:
+class Replicas:
     """Statistics of the replica's own share of the batch."""
 
     def total(self, x: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ class Alone:
         return -self.largest(-x)
 
 
-class _Mirrored(Alone):
+class _Mirrored(Replicas):
     """The replicas of a `tf.distribute` strategy."""
 
     def __init__(self, context: Any, reduce_sum: Any) -> None:
@@ -45,7 +45,7 @@ class _Mirrored(Alone):
         return ops.amax(self.context.all_gather(x, axis=0))
 
 
-class _Processes(Alone):
+class _Processes(Replicas):
     """The processes of `torch.distributed`."""
 
     def __init__(self, distributed: Any) -> None:
@@ -63,10 +63,10 @@ class _Processes(Alone):
         return x
 
 
-ALONE = Alone()
+ALONE = Replicas()
 
 
-def replicas(synchronized: bool) -> Alone:
+def replicas(synchronized: bool) -> Replicas:
     """Returns the replicas to take statistics over: all that share this step, or only
     this one.
     """

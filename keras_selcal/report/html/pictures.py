@@ -6,12 +6,12 @@ from html import escape
 
 import numpy as np
 
-from keras_selcal.functional._samples import Array, Samples
+from keras_selcal._core.samples import Array, Samples
 from keras_selcal.plots.risk_coverage import best_ranking
-from keras_selcal.report.markup import line_style
-from keras_selcal.report.numbers import count, percent, round_percent
-from keras_selcal.report.stops import Reachable
-from keras_selcal.report.words import Bins
+from keras_selcal.report.html.markup import line_style
+from keras_selcal.report.html.numbers import count, percent, round_percent
+from keras_selcal.report.html.stops import Reachable
+from keras_selcal.report.html.words import Bins
 
 _WIDTH, _HEIGHT = 420, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 12, 12, 48

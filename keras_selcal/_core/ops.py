@@ -98,9 +98,3 @@ def lgamma1p(x: Any) -> Tensor:
     for coefficient in _RISING_PRODUCT[:-1]:
         growth = (growth + coefficient) * small
     return ops.where(x < 8.0, rise - ops.log1p(growth), stirling)
-
-
-def lgamma(x: Any) -> Tensor:
-    """Returns ln Γ(x) for x > 0, differentiable."""
-    x = as_float(x)
-    return lgamma1p(x) - ops.log(x)

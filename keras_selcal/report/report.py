@@ -9,9 +9,9 @@ import numpy as np
 
 from keras_selcal import csf as csfs
 from keras_selcal import functional
-from keras_selcal._bootstrap import Resampled, at, resample_counts
-from keras_selcal._validation import check_count, check_number, refuse
-from keras_selcal.functional._samples import Array, Samples, to_numpy, to_weight
+from keras_selcal._core.bootstrap import Resampled, at, resample_counts
+from keras_selcal._core.samples import Array, Samples, to_numpy, to_weight
+from keras_selcal._core.validation import check_count, check_number, refuse
 
 
 class Interval(NamedTuple):
@@ -405,7 +405,7 @@ class CalibrationReport(Mapping[str, Interval]):
         True
         """
         # The page needs the library's version, which is set last.
-        from keras_selcal.report.page import build_page
+        from keras_selcal.report.html.page import build_page
 
         if isinstance(others, CalibrationReport):
             others = [others]

@@ -8,8 +8,8 @@ allowed.
 
 from typing import Any, NamedTuple
 
-from keras_selcal._ops import TINY
-from keras_selcal.functional.weights import mean_harmonic
+from keras_selcal._core.harmonic import mean_harmonic
+from keras_selcal._core.ops import TINY
 
 
 class Ranking(NamedTuple):

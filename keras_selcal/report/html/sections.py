@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from keras_selcal.report import pictures, words
-from keras_selcal.report.markup import details, key, line_style, table, with_interval
-from keras_selcal.report.numbers import (
+from keras_selcal.report.html import pictures, words
+from keras_selcal.report.html.markup import (
+    details,
+    key,
+    line_style,
+    table,
+    with_interval,
+)
+from keras_selcal.report.html.numbers import (
     NONE,
     count,
     decimal,
@@ -17,10 +23,10 @@ from keras_selcal.report.numbers import (
     percent_range,
     round_percent,
 )
-from keras_selcal.report.subject import Subject
+from keras_selcal.report.html.subject import Subject
 
 if TYPE_CHECKING:
-    from keras_selcal.report.calibration_report import CalibrationReport, Comparison
+    from keras_selcal.report.report import CalibrationReport, Comparison
 
 # Coverages of the table that stands in for the slider.
 _COVERAGES = (0.05, *(i / 10 for i in range(1, 10)), 0.95, 0.99, 1.0)

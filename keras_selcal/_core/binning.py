@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_selcal._ops import TINY, segment_sum
-from keras_selcal._validation import check_choice, check_count, refuse
-from keras_selcal.functional._samples import Array
+from keras_selcal._core.ops import TINY, segment_sum
+from keras_selcal._core.samples import Array
+from keras_selcal._core.validation import check_choice, check_count, refuse
 
 BINNINGS = ("uniform", "adaptive")
 NORMS = ("l1", "l2", "max")

@@ -6,25 +6,25 @@ once. A metric is then a few sums over counts, done for a block of rows at a tim
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
-from keras_selcal.csf import ConfidenceScore
-from keras_selcal.functional._binning import (
+from keras_selcal._core.binning import (
     calibration_norm,
     run_sums,
     uniform_bins,
 )
-from keras_selcal.functional._ranking import Ranking
-from keras_selcal.functional._samples import (
+from keras_selcal._core.ranking import Ranking
+from keras_selcal._core.sample_losses import sample_losses
+from keras_selcal._core.samples import (
     Array,
     Samples,
     row_blocks,
     to_counts,
 )
-from keras_selcal.functional._segments import Segments
-from keras_selcal.functional.selective import sample_losses
-from keras_selcal.functional.smooth_ece import smooth_errors
+from keras_selcal._core.segments import Segments
+from keras_selcal._core.smooth import smooth_errors
 
 # SmoothECE of a resample, on a coarser grid than the metric's own: within 1e-5 of it,
 # at a small part of the cost.
@@ -67,7 +67,7 @@ class Resampled:
     def __init__(
         self,
         samples: Samples,
-        csf: ConfidenceScore,
+        csf: Any,
         num_bins: int,
         coverages: Sequence[float],
         risks: Sequence[float],

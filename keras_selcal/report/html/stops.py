@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_selcal._core.sample_losses import sample_losses
+from keras_selcal._core.samples import Array, Samples
 from keras_selcal.csf import ConfidenceScore
-from keras_selcal.functional._samples import Array, Samples
-from keras_selcal.functional.selective import sample_losses
-from keras_selcal.report.numbers import shortest_above
+from keras_selcal.report.html.numbers import shortest_above
 
 # A stop for each tenth of a percent of coverage, and a bound for a page's size.
 MOST_STOPS = 1000

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from keras_selcal._validation import check_count, refuse
-from keras_selcal.report.markup import line_style, swatch
-from keras_selcal.report.numbers import count, percent
-from keras_selcal.report.pictures import RiskCoverage
-from keras_selcal.report.png import Images
-from keras_selcal.report.stops import Stops
+from keras_selcal._core.validation import check_count, refuse
+from keras_selcal.report.html.markup import line_style, swatch
+from keras_selcal.report.html.numbers import count, percent
+from keras_selcal.report.html.pictures import RiskCoverage
+from keras_selcal.report.html.png import Images
+from keras_selcal.report.html.stops import Stops
 
 if TYPE_CHECKING:
-    from keras_selcal.report.calibration_report import CalibrationReport
+    from keras_selcal.report.report import CalibrationReport
 
 
 class Subject:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from keras_selcal import functional
-from keras_selcal.functional._binning import uniform_bins
-from keras_selcal.functional._samples import Array, Samples
-from keras_selcal.functional._segments import Segments
-from keras_selcal.report.numbers import (
+from keras_selcal._core.binning import uniform_bins
+from keras_selcal._core.samples import Array, Samples
+from keras_selcal._core.segments import Segments
+from keras_selcal.report.html.numbers import (
     count,
     percent,
     percent_range,
@@ -20,7 +20,7 @@ from keras_selcal.report.numbers import (
 )
 
 if TYPE_CHECKING:
-    from keras_selcal.report.calibration_report import CalibrationReport, Interval
+    from keras_selcal.report.report import CalibrationReport, Interval
 
 # Draws of right and wrong answers that an honest model would give, and the entries
 # that are held at a time.

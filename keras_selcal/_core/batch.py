@@ -3,13 +3,12 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 from keras import ops
 
-from keras_selcal._ops import Tensor, as_float, safe_log
-from keras_selcal.csf import ConfidenceScore
+from keras_selcal._core.ops import Tensor, as_float, safe_log
 
 
 def check_shapes(
@@ -94,6 +93,14 @@ class cached_property:  # noqa: N801
         value = self.function(instance)
         instance.__dict__[self.name] = value
         return value
+
+
+class Score(Protocol):
+    """What `Batch` needs of a confidence score function (`keras_selcal.csf`)."""
+
+    def __call__(self, probabilities: Any) -> Tensor: ...
+
+    def from_log_probabilities(self, log_probabilities: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -203,7 +210,7 @@ class Batch:
         """Returns the log-probabilities of values on the scale of `y_pred`."""
         return values if self.in_logs else safe_log(values)
 
-    def scores(self, csf: ConfidenceScore) -> Tensor:
+    def scores(self, csf: Score) -> Tensor:
         """Confidence scores (n,)."""
         return csf.from_log_probabilities(self.y_pred) if self.in_logs else csf(self.p)
 

@@ -1,0 +1,1 @@
+"""Private foundations: the only private modules that other packages import."""

@@ -1,0 +1,62 @@
+"""Mean weights of ranks in the area under the risk-coverage curve."""
+
+from typing import Any
+
+from keras import ops
+
+from keras_selcal._core.ops import Tensor
+
+# The recurrences below climb this many integers, where the asymptotic series hold.
+_SHIFT = 8
+
+
+def _harmonic_difference(n: Any, m: Any, xp: Any) -> Any:
+    """Returns H_n − H_m for n ≥ m ≥ 0, without cancellation: each term has the factor
+    n − m.
+    """
+    r = n - m
+    big, small = n + _SHIFT + 0.5, m + _SHIFT + 0.5
+    # H_n = γ + ln x + 1/24x² − 7/960x⁴ + 31/8064x⁶ − 127/30720x⁸ …, x = n + ½.
+    u, v = 1 / big**2, 1 / small**2
+    difference = xp.log1p(r / small) - r * (big + small) * u * v * (
+        1 / 24
+        - 7 / 960 * (u + v)
+        + 31 / 8064 * (u * u + u * v + v * v)
+        - 127 / 30720 * (u + v) * (u * u + v * v)
+    )
+    for j in range(1, _SHIFT + 1):
+        difference = difference + r / ((n + j) * (m + j))
+    return difference
+
+
+def mean_harmonic(n: Any, before: Any, upto: Any, xp: Any = ops) -> Any:
+    """Returns the mean of H_n − H_{n−r} over the ranks r in (before, upto].
+
+    `xp` is `keras.ops`, or NumPy for NumPy arrays.
+    """
+    # Σ_{r ≤ R} (H_n − H_{n−r}) = R − (n − R)(H_n − H_{n−R}).
+    width = xp.where(upto > before, upto - before, 1.0)
+    left = n - upto
+    spread = _harmonic_difference(n - before, left, xp)
+    mean = _harmonic_difference(n, n - before, xp) + 1.0 - left / width * spread
+    return xp.where(width == 1.0, _harmonic_difference(n, left, xp), mean)
+
+
+def mean_log(n: Tensor, before: Tensor, upto: Tensor) -> Tensor:
+    """Returns the mean of −ln(1 − r/(n + 1)) over the ranks r in (before, upto]."""
+    # Σ ln j over n − upto < j ≤ n − before, by the difference of Stirling's series.
+    width = ops.where(upto > before, upto - before, 1.0)
+    left = n - upto
+    low = left + (_SHIFT + 1)
+    high = low + width
+
+    def remainder(y: Tensor) -> Tensor:
+        return (1 / 12 - 1 / (360 * y * y)) / y
+
+    log_ratio = ops.log1p(width / low)
+    extra = (high - 0.5) / width * log_ratio - 1.0
+    extra = extra + (remainder(high) - remainder(low)) / width
+    for j in range(1, _SHIFT + 1):
+        extra = extra - ops.log1p(width / (left + j)) / width
+    mean = ops.log((n + 1.0) / low) - extra
+    return ops.where(width == 1.0, -ops.log1p(-upto / (n + 1.0)), mean)
