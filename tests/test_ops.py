@@ -1,8 +1,9 @@
-"""What keras.ops lacks, and that nothing else is used."""
+"""Operations that keras.ops lacks; no other module imports a backend."""
 
 import ast
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 from backends import numpy, value_and_gradient
@@ -10,7 +11,7 @@ from keras import ops
 from scipy.special import digamma, gammaln
 
 import keras_selcal
-from keras_selcal._core.ops import lgamma1p, safe_log, safe_power, top_two
+from keras_selcal._core.ops import lgamma1p, matmul, safe_log, safe_power, top_two
 
 
 def test_lgamma1p_against_scipy():
@@ -51,7 +52,7 @@ def test_top_two_with_ties(rng):
     sorted(Path(keras_selcal.__file__).parent.rglob("*.py")),
     ids=lambda path: path.name,
 )
-def test_no_backend_is_imported(path):
+def test_only_ops_and_replicas_import_a_backend(path):
     for node in ast.walk(ast.parse(path.read_text())):
         names = []
         if isinstance(node, ast.Import):
@@ -59,7 +60,33 @@ def test_no_backend_is_imported(path):
         elif isinstance(node, ast.ImportFrom):
             names = [node.module or ""]
         roots = {name.split(".")[0] for name in names}
-        if path.name != "replicas.py":
+        if path.name not in ("replicas.py", "ops.py"):
             assert not roots & {"tensorflow", "torch", "jax"}, path
         if path.name != "ops.py":
             assert not any(name.startswith("keras.src") for name in names), path
+
+
+TORCH = keras.backend.backend() == "torch"
+
+
+@pytest.mark.skipif(not TORCH, reason="only PyTorch has autocast")
+@pytest.mark.parametrize(
+    "shapes", [((6, 3), (3, 5)), ((2, 6, 3), (3, 5)), ((2, 6, 3), (2, 3, 5))]
+)
+def test_matmul_has_the_same_gradients_inside_autocast(rng, shapes):
+    import torch
+
+    a, b = (
+        torch.tensor(rng.normal(size=shape), dtype=torch.float32, requires_grad=True)
+        for shape in shapes
+    )
+
+    def gradients():
+        product = matmul(a, b)
+        assert product.dtype == torch.float32
+        return torch.autograd.grad(torch.sum(product**2), (a, b))
+
+    outside = gradients()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for one, other in zip(gradients(), outside, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)

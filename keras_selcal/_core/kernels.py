@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_selcal._core.batch import Batch
-from keras_selcal._core.ops import Tensor, lgamma1p, safe_log, segment_sum
+from keras_selcal._core.ops import Tensor, lgamma1p, matmul, safe_log, segment_sum
 from keras_selcal._core.soft_cdf import count_weights
 from keras_selcal._core.validation import (
     check_count,
@@ -146,7 +146,7 @@ class KernelEstimate:
         def error(log_weight: Tensor, p: Tensor, labels: Tensor) -> Tensor:
             # Not `ops.softmax`, which warns of a batch of one.
             total = ops.logsumexp(log_weight, axis=-1, keepdims=True)
-            mean = ops.matmul(ops.exp(log_weight - total), labels)
+            mean = matmul(ops.exp(log_weight - total), labels)
             return ops.sum(ops.abs(mean - p) ** order, axis=-1)
 
         errors = ops.mean(self.of_tiles(error, h), axis=0)
@@ -178,7 +178,7 @@ class KernelEstimate:
             bias = ops.where(
                 own, ops.expand_dims(log_rest, 1), ops.expand_dims(log_mass, 1)
             )
-            log_kernel = ops.matmul(log_p, ops.swapaxes(parameters, -1, -2))
+            log_kernel = matmul(log_p, ops.swapaxes(parameters, -1, -2))
             return value(log_kernel + bias, p, labels)
 
         tile = of_tile

@@ -1,5 +1,6 @@
-"""What `keras.ops` lacks, written in `keras.ops`."""
+"""Operations that `keras.ops` lacks."""
 
+import functools
 import math
 from typing import Any, TypeAlias
 
@@ -42,6 +43,44 @@ def segment_sum(values: Tensor, ids: Tensor, num_segments: Any) -> Tensor:
     ids = ids.reshape(-1, *(1,) * (len(values.shape) - 1)).expand_as(values)
     zeros = ops.zeros((num_segments, *values.shape[1:]), dtype=values.dtype)
     return zeros.scatter_add(0, ids, values)
+
+
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """Returns the matrix product a b in the dtype of its arguments.
+
+    Unlike `ops.matmul` it keeps that dtype inside `torch.autocast`, in the backward
+    pass as well. `b` has the leading dimensions of `a`, or none.
+    """
+    if keras.backend.backend() == "torch":
+        import torch
+
+        if torch.is_autocast_enabled(a.device.type):
+            return _matmul_outside_autocast().apply(a, b)
+    return ops.matmul(a, b)
+
+
+@functools.cache
+def _matmul_outside_autocast() -> Any:
+    import torch
+
+    class MatMul(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+            ctx.save_for_backward(a, b)
+            with torch.autocast(a.device.type, enabled=False):
+                return torch.matmul(a, b)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+            a, b = ctx.saved_tensors
+            with torch.autocast(a.device.type, enabled=False):
+                of_a = torch.matmul(gradient, b.mT)
+                if b.ndim < a.ndim:
+                    a = a.reshape(-1, a.shape[-1])
+                    gradient = gradient.reshape(-1, gradient.shape[-1])
+                return of_a, torch.matmul(a.mT, gradient)
+
+    return MatMul
 
 
 def safe_log(x: Tensor) -> Tensor:
