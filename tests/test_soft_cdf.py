@@ -62,6 +62,12 @@ def test_soft_cdf_gradient_flows_to_the_points_alone(rng, smoothing):
     np.testing.assert_array_equal(gradient, 0.0)
 
 
+def quantile(u, q, count):
+    row = ops.convert_to_tensor(u[None])
+    counts = ops.convert_to_tensor(count[None], dtype="float32")
+    return numpy(unit_quantile(row, q, counts))[0, 0]
+
+
 @quickly
 @given(
     st.lists(st.floats(0, 1, width=32), min_size=6, max_size=6),
@@ -74,10 +80,9 @@ def test_quantile_is_numpys(values, q, seed):
     q = np.float32(q)
     copies = np.random.default_rng(seed).integers(0, 4, len(u))
     copies[0] += 1
-    got = numpy(unit_quantile(ops.convert_to_tensor(u), q, ops.ones(len(u))))
+    got = quantile(u, q, np.ones(len(u)))
     np.testing.assert_allclose(got, np.quantile(u.astype("float64"), q), atol=3e-7)
-    weight = ops.convert_to_tensor(copies, dtype="float32")
-    got = numpy(unit_quantile(ops.convert_to_tensor(u), q, weight))
+    got = quantile(u, q, copies)
     expected = np.quantile(np.repeat(u, copies).astype("float64"), q)
     np.testing.assert_allclose(got, expected, atol=3e-7)
 
@@ -85,8 +90,7 @@ def test_quantile_is_numpys(values, q, seed):
 def test_quantile_of_crowded_scores_is_an_order_statistic():
     u = np.array([1.0, 1 - 2**-24, 1 - 2**-23, 1 - 2**-22, 0.0], "float32")
     for q, expected in zip((0, 0.25, 0.5, 0.75, 1), np.sort(u), strict=True):
-        got = numpy(unit_quantile(ops.convert_to_tensor(u), q, ops.ones(5)))
-        assert got == expected
+        assert quantile(u, q, np.ones(5)) == expected
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 128, 4096])
@@ -246,8 +250,14 @@ def test_paper_smoothing():
         (lambda s: functional.soft_cdf(s, support=3), ["support", "3"]),
         (lambda s: functional.au_weights(s, 0.0), ["coverage", "0.0", "(0, 1]"]),
         (lambda s: functional.au_weights(s, 1.1), ["coverage", "1.1", "(0, 1]"]),
-        (lambda s: functional.au_weights(s, 0.5, 0.5), ["coverage", "threshold"]),
-        (lambda s: functional.au_weights(s, 0.75, 0.5), ["coverage", "threshold"]),
+        (
+            lambda s: functional.au_weights(s, 0.5, threshold=0.5),
+            ["coverage", "threshold"],
+        ),
+        (
+            lambda s: functional.au_weights(s, 0.75, threshold=0.5),
+            ["coverage", "threshold"],
+        ),
         (lambda s: functional.au_weights(s, threshold=2), ["threshold", "2", "[0, 1]"]),
         (lambda s: functional.aurc_weights(s, "x"), ["estimator", "x", "harmonic"]),
         (lambda s: functional.paper_smoothing(-1, 10), ["nu", "-1"]),

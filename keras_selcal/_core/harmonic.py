@@ -1,10 +1,11 @@
-"""Mean weights of ranks in the area under the risk-coverage curve."""
+"""Weights of ranks in the area under the risk-coverage curve (AURC)."""
 
 from typing import Any
 
 from keras import ops
 
 from keras_selcal._core.ops import Tensor
+from keras_selcal._core.soft_cdf import count_weights, sum_by_cell
 
 # The recurrences below climb this many integers, where the asymptotic series hold.
 _SHIFT = 8
@@ -36,7 +37,8 @@ def mean_harmonic(n: Any, before: Any, upto: Any, xp: Any = ops) -> Any:
     """
     # Σ_{r ≤ R} (H_n − H_{n−r}) = R − (n − R)(H_n − H_{n−R}).
     width = xp.where(upto > before, upto - before, 1.0)
-    left = n - upto
+    # At least 0: above 2²⁴, sums in float32 are rounded.
+    left = xp.maximum(n - upto, 0.0)
     spread = _harmonic_difference(n - before, left, xp)
     mean = _harmonic_difference(n, n - before, xp) + 1.0 - left / width * spread
     return xp.where(width == 1.0, _harmonic_difference(n, left, xp), mean)
@@ -46,7 +48,7 @@ def mean_log(n: Tensor, before: Tensor, upto: Tensor) -> Tensor:
     """Returns the mean of −ln(1 − r/(n + 1)) over the ranks r in (before, upto]."""
     # Σ ln j over n − upto < j ≤ n − before, by the difference of Stirling's series.
     width = ops.where(upto > before, upto - before, 1.0)
-    left = n - upto
+    left = ops.maximum(n - upto, 0.0)
     low = left + (_SHIFT + 1)
     high = low + width
 
@@ -59,4 +61,31 @@ def mean_log(n: Tensor, before: Tensor, upto: Tensor) -> Tensor:
     for j in range(1, _SHIFT + 1):
         extra = extra - ops.log1p(width / (left + j)) / width
     mean = ops.log((n + 1.0) / low) - extra
-    return ops.where(width == 1.0, -ops.log1p(-upto / (n + 1.0)), mean)
+    return ops.where(width == 1.0, ops.log1p(upto / (left + 1.0)), mean)
+
+
+ESTIMATORS = {"harmonic": mean_harmonic, "log": mean_log}
+
+
+def rank_weights(scores: Tensor, estimator: str, sample_weight: Any | None) -> Tensor:
+    """Returns the weights α of `functional.aurc_weights`; each row of the scores,
+    (rows, n), is ranked by itself.
+    """
+    scores = ops.stop_gradient(scores)
+    # NaN, which is unequal to itself, would be a group of its own each time.
+    scores = ops.where(ops.isnan(scores), -1e38, scores)
+    count = count_weights(scores, sample_weight)
+    length = ops.shape(scores)[1]
+    order = ops.argsort(scores, axis=-1)
+    ranked = ops.take_along_axis(scores, order, axis=-1)
+    # Ties form groups, numbered in the order of their score.
+    previous = ops.concatenate([ranked[:, :1], ranked[:, :-1]], axis=-1)
+    group = ops.cumsum(ops.cast(ranked != previous, "int32"), axis=-1)
+    group = ops.cast(group, "int32")
+    size = sum_by_cell(ops.take_along_axis(count, order, axis=-1), group, length)
+    upto = ops.cumsum(size, axis=-1)
+    n = upto[:, -1:]
+    alpha = ESTIMATORS[estimator](n, upto - size, upto)
+    alpha = ops.take_along_axis(alpha, group, axis=-1)
+    # `order` is a permutation: summing into its places undoes the sort.
+    return sum_by_cell(alpha, ops.cast(order, "int32"), length)

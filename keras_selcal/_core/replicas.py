@@ -22,11 +22,11 @@ class Replicas:
         return x
 
     def largest(self, x: Tensor) -> Tensor:
-        """Returns the scalar x of the replica where it is largest."""
+        """Returns x where it is largest over the replicas, entry by entry."""
         return x
 
     def smallest(self, x: Tensor) -> Tensor:
-        """Returns the scalar x of the replica where it is smallest."""
+        """Returns x where it is smallest over the replicas, entry by entry."""
         return -self.largest(-x)
 
 
@@ -40,9 +40,9 @@ class _Mirrored(Replicas):
         return self.context.all_reduce(self.reduce_sum, ops.stop_gradient(x))
 
     def largest(self, x: Tensor) -> Tensor:
-        # tf.distribute reduces by sum and mean alone.
-        x = ops.reshape(ops.stop_gradient(x), (1,))
-        return ops.amax(self.context.all_gather(x, axis=0))
+        # tf.distribute reduces only by sum and mean.
+        x = ops.expand_dims(ops.stop_gradient(x), 0)
+        return ops.amax(self.context.all_gather(x, axis=0), axis=0)
 
 
 class _Processes(Replicas):

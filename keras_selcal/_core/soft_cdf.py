@@ -1,11 +1,12 @@
 """The soft CDF of confidence scores (Eq. softcdf), and the weights β of the AU loss."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from keras import ops
 
-from keras_selcal._core.ops import TINY, Tensor, as_float, segment_sum
+from keras_selcal._core.ops import TINY, Tensor, as_float, matmul, segment_sum
 from keras_selcal._core.replicas import ALONE, Replicas
 from keras_selcal._core.validation import check_count, check_number, refuse
 
@@ -18,23 +19,35 @@ _MOST_NODES = 2048
 # Two passes of 2¹² cells resolve 24 bits, the mantissa of a float32.
 _CELLS = 4096
 
+# In float32 n/(n + 1) is 1 for n above 2²⁴, where ln(1 − Ĝ) would be −∞.
+_LARGEST_BELOW_1 = 1.0 - 2.0**-24
+
 
 def count_weights(
     scores: Tensor, sample_weight: Any | None, over: Replicas = ALONE
 ) -> Tensor:
-    """Returns how many samples each score stands for, of the shape of `scores`.
+    """Returns how many samples each score stands for, in the shape of `scores`.
 
     A sample of integer weight w counts as w copies. Weights that add up to less than
-    the number of samples that have one (normalised ones, say) are scaled up to that
-    number, so that only their ratios matter.
+    the number of samples with a positive weight (normalised weights, for example) are
+    scaled up to that number, so that only their ratios matter. Sums run over the last
+    axis.
     """
     if sample_weight is None:
         return ops.ones_like(scores)
-    weight = ops.stop_gradient(ops.cast(as_float(sample_weight), scores.dtype))
-    weight = ops.maximum(ops.broadcast_to(weight, ops.shape(scores)), 0.0)
-    present = over.total(ops.sum(ops.cast(weight > 0, scores.dtype)))
-    total = over.total(ops.sum(weight))
+    weight = ops.stop_gradient(ops.cast(sample_weight, scores.dtype))
+    weight = ops.maximum(weight, 0.0)
+    present = over.total(_sum(ops.cast(weight > 0, scores.dtype)))
+    total = over.total(_sum(weight))
     return weight * ops.maximum(1.0, present / ops.maximum(total, TINY))
+
+
+def as_row(scores: Tensor, sample_weight: Any | None) -> tuple[Tensor, Tensor | None]:
+    """Returns scores of any shape, and their weights, as one row: (1, n)."""
+    if sample_weight is not None:
+        sample_weight = ops.broadcast_to(as_float(sample_weight), ops.shape(scores))
+        sample_weight = ops.reshape(sample_weight, (1, -1))
+    return ops.reshape(scores, (1, -1)), sample_weight
 
 
 def to_unit(scores: Tensor, support: tuple[float, float]) -> Tensor:
@@ -45,6 +58,10 @@ def to_unit(scores: Tensor, support: tuple[float, float]) -> Tensor:
     return ops.clip(scores, 0.0, 1.0)
 
 
+def _sum(x: Tensor) -> Tensor:
+    return ops.sum(x, axis=-1, keepdims=True)
+
+
 def _cells(u: Tensor, num_cells: int) -> Tensor:
     """Returns the index of each u among equal cells of [0, 1], the last one closed."""
     # NaN compares false and lands in cell 0: no backend may index out of range.
@@ -52,117 +69,145 @@ def _cells(u: Tensor, num_cells: int) -> Tensor:
     return ops.minimum(ops.cast(position, "int32"), num_cells - 1)
 
 
+def _row_offset(num_rows: int, num_cells: int) -> Tensor:
+    """Returns what is added to indices of cells, (rows, n), to tell rows apart."""
+    return ops.expand_dims(ops.arange(num_rows, dtype="int32"), -1) * num_cells
+
+
+def sum_by_cell(values: Tensor, cell: Tensor, num_cells: Any) -> Tensor:
+    """Returns the sum of the values in each cell, by row: (rows, n) → (rows, cells)."""
+    num_rows = values.shape[0]
+    cell = ops.reshape(cell + _row_offset(num_rows, num_cells), (-1,))
+    sums = segment_sum(ops.reshape(values, (-1,)), cell, num_rows * num_cells)
+    return ops.reshape(sums, (num_rows, num_cells))
+
+
 def histogram(
     u: Tensor, count: Tensor, num_bins: int, over: Replicas = ALONE
 ) -> Tensor:
-    """Returns h, the number of scores of some replicas in each of M bins, (M,)."""
+    """Returns h, the number of scores in each of M bins: (rows, n) → (rows, M)."""
     u, count = ops.stop_gradient(u), ops.stop_gradient(count)
-    return over.total(segment_sum(count, _cells(u, num_bins), num_bins))
+    return over.total(sum_by_cell(count, _cells(u, num_bins), num_bins))
 
 
 def unit_quantile(u: Tensor, q: Any, count: Tensor, over: Replicas = ALONE) -> Tensor:
-    """Returns the q-quantile of u ∈ [0, 1] by NumPy's default rule, without a sort.
+    """Returns the q-quantile of each row of u ∈ [0, 1], (rows, 1), by NumPy's default
+    rule and without a sort.
 
-    The order statistic below position q·(n − 1) is found by radix selection, one
+    The order statistic below position q·(n − 1) is found by radix selection, with one
     histogram of u's first 12 bits and one of the next 12 in the chosen cell; both are
-    exact in float32. O(n), where XLA sorts slowly.
+    exact in float32. This takes O(n), where XLA sorts slowly.
 
     Args:
-        u: tensor of shape (n,).
+        u: tensor of shape (rows, n).
         q: the level, in [0, 1].
-        count: how many copies of each value there are, of shape (n,).
+        count: how many copies of each value there are, of shape (rows, n).
         over: the replicas that share the values.
     """
     u, count = ops.stop_gradient(u), ops.stop_gradient(count)
-    position = ops.maximum(q * (over.total(ops.sum(count)) - 1.0), 0.0)
+    u = ops.where(u >= 0.0, u, 0.0)  # NaN counts as 0
+    position = ops.maximum(q * (over.total(_sum(count)) - 1.0), 0.0)
     rank = ops.floor(position)
 
     def select(histogram: Tensor, below: Any) -> tuple[Tensor, Tensor]:
         # Half a sample of slack absorbs the rounding of fractional counts.
-        upto = below + ops.cumsum(over.total(histogram))
+        upto = below + ops.cumsum(over.total(histogram), axis=-1)
         before = upto <= rank + 0.5
-        chosen = ops.sum(ops.cast(before, "int32"))
-        return chosen, ops.amax(ops.where(before, upto, below))
+        largest = ops.amax(ops.where(before, upto, below), axis=-1, keepdims=True)
+        return _sum(ops.cast(before, "int32")), largest
 
     cell = _cells(u, _CELLS)
-    chosen, below = select(segment_sum(count, cell, _CELLS), ops.zeros_like(rank))
+    chosen, below = select(sum_by_cell(count, cell, _CELLS), ops.zeros_like(rank))
     inside = ops.where(cell == chosen, count, 0.0)
     rest = u * _CELLS - ops.cast(chosen, u.dtype)
     # One cell more than in the first pass holds u = 1 alone.
     subcell = ops.cast(ops.clip(rest, 0.0, 1.0) * _CELLS, "int32")
     subcell = ops.where(inside > 0, subcell, 0)
-    subchosen, _ = select(segment_sum(inside, subcell, _CELLS + 1), below)
+    subchosen, _ = select(sum_by_cell(inside, subcell, _CELLS + 1), below)
 
-    # The largest stands for its cell: smaller ones differ by less than 2⁻²⁴.
+    # The largest value stands for its cell: smaller ones differ by less than 2⁻²⁴.
     stands = (inside > 0) & (subcell == subchosen)
-    lower = over.largest(ops.amax(ops.where(stands, u, 0.0)))
-    covered = over.total(ops.sum(ops.where(u <= lower, count, 0.0)))
-    above = over.smallest(ops.amin(ops.where((count > 0) & (u > lower), u, 2.0)))
+    lower = over.largest(_extreme(ops.amax, ops.where(stands, u, 0.0), 0.0))
+    covered = over.total(_sum(ops.where(u <= lower, count, 0.0)))
+    higher = ops.where((count > 0) & (u > lower), u, 2.0)
+    above = over.smallest(_extreme(ops.amin, higher, 2.0))
     tied = (covered > rank + 1.5) | (above > 1.0)
     upper = ops.where(tied, lower, above)
     return lower + (position - rank) * (upper - lower)
 
 
+def _extreme(reduce: Callable[..., Tensor], x: Tensor, nothing: float) -> Tensor:
+    """Returns the largest or smallest of each row, (rows, 1); `nothing` of no values,
+    which PyTorch refuses to reduce.
+    """
+    if x.shape[-1] == 0:
+        return ops.full((x.shape[0], 1), nothing, dtype=x.dtype)
+    return reduce(x, axis=-1, keepdims=True)
+
+
 class SoftCDF:
-    """Ĝ_ν of counted scores; call it on points of [0, 1].
+    """Ĝ_ν of counted scores; call it on points of [0, 1], (rows, points).
 
     Args:
-        counts: h, of the scores in M equal bins of [0, 1], (M,).
+        counts: h, of the scores in M equal bins of [0, 1], (rows, M).
         smoothing: ν, a number or a tensor.
     """
 
     def __init__(self, counts: Tensor, smoothing: Any) -> None:
-        # At least 1: a batch that is all padding has no NaN either.
-        self.n = ops.maximum(ops.sum(counts), 1.0)
+        # At least 1, so that a batch that is all padding does not give NaN.
+        self.n = ops.maximum(_sum(counts), 1.0)
         self.smoothing = smoothing
         # h_m/n
         self.shares = counts / self.n
         # The number of nodes is a shape, and cannot depend on a tensor's value.
-        self.pieces: Tensor = None
+        self.num_pieces = 0
         if isinstance(smoothing, float):
             nodes = max(64, math.ceil(_NODES_PER_SMOOTHING / smoothing))
             if nodes <= _MOST_NODES:
-                self.pieces = self._hermite(nodes)
+                self.num_pieces = nodes
+                self.pieces = self._hermite()
 
     def __call__(self, u: Tensor) -> Tensor:
-        cdf = self._direct(u) if self.pieces is None else self._interpolated(u)
+        cdf = self._interpolated(u) if self.num_pieces else self._direct(u)
         # n/(n + 1) caps −ln(1 − Ĝ) at ln(n + 1), finite-sample AURC's top weight; where
         # sharp steps underflow, TINY keeps −ln(1 − Ĝ)/Ĝ at its limit 1.
-        return ops.clip(cdf, TINY, self.n / (self.n + 1.0))
+        cap = ops.minimum(self.n / (self.n + 1.0), _LARGEST_BELOW_1)
+        return ops.clip(cdf, TINY, cap)
 
     def _sigmoids(self, u: Any) -> Tensor:
         """Returns σ((u − c_m)/ν), of shape (..., M)."""
-        num_bins = self.shares.shape[0]
+        num_bins = self.shares.shape[-1]
         centers = (ops.arange(num_bins, dtype=self.shares.dtype) + 0.5) / num_bins
         return ops.sigmoid((ops.expand_dims(u, -1) - centers) / self.smoothing)
 
     def _direct(self, u: Tensor) -> Tensor:
-        return ops.sum(self._sigmoids(u) * self.shares, axis=-1)
+        return ops.sum(self._sigmoids(u) * ops.expand_dims(self.shares, 1), axis=-1)
 
-    def _hermite(self, num_pieces: int) -> Tensor:
-        """Returns the coefficients of Ĝ's cubic pieces, lowest power first."""
-        nodes = ops.arange(num_pieces + 1, dtype=self.shares.dtype) / num_pieces
-        step = self._sigmoids(nodes)
-        value = ops.matmul(step, self.shares)
-        slope = ops.matmul(step * (1.0 - step), self.shares)
-        slope = slope / (self.smoothing * num_pieces)
-        rise = value[1:] - value[:-1]
-        return ops.stack(
-            [
-                value[:-1],
-                slope[:-1],
-                3.0 * rise - 2.0 * slope[:-1] - slope[1:],
-                slope[:-1] + slope[1:] - 2.0 * rise,
-            ],
-            axis=-1,
-        )
+    def _hermite(self) -> Tensor:
+        """Returns the coefficients of Ĝ's cubic pieces, lowest power first:
+        (rows · pieces, 4).
+        """
+        nodes = ops.arange(self.num_pieces + 1, dtype=self.shares.dtype)
+        step = self._sigmoids(nodes / self.num_pieces)
+        value = matmul(self.shares, ops.transpose(step))
+        slope = matmul(self.shares, ops.transpose(step * (1.0 - step)))
+        slope = slope / (self.smoothing * self.num_pieces)
+        begin, end = slope[:, :-1], slope[:, 1:]
+        rise = value[:, 1:] - value[:, :-1]
+        pieces = [
+            value[:, :-1],
+            begin,
+            3.0 * rise - 2.0 * begin - end,
+            begin + end - 2.0 * rise,
+        ]
+        return ops.reshape(ops.stack(pieces, axis=-1), (-1, 4))
 
     def _interpolated(self, u: Tensor) -> Tensor:
         """Ĝ in O(n + nodes·M) instead of O(n·M)."""
-        num_pieces = self.pieces.shape[0]
-        piece = _cells(ops.stop_gradient(u), num_pieces)
-        c = ops.take(self.pieces, piece, axis=0)
-        t = u * num_pieces - ops.cast(piece, u.dtype)
+        piece = _cells(ops.stop_gradient(u), self.num_pieces)
+        t = u * self.num_pieces - ops.cast(piece, u.dtype)
+        row = _row_offset(self.shares.shape[0], self.num_pieces)
+        c = ops.take(self.pieces, piece + row, axis=0)
         return c[..., 0] + t * (c[..., 1] + t * (c[..., 2] + t * c[..., 3]))
 
 
@@ -185,16 +230,11 @@ def check_support(support: Any) -> tuple[float, float]:
     return lo, hi
 
 
-DEFAULT_COVERAGE = 0.75
-
-
 def check_region(coverage: Any, threshold: Any) -> tuple[float | None, float | None]:
-    """Returns (κ, τ), exactly one of them a number: what bounds the low-confidence
-    region. Without either, κ is `DEFAULT_COVERAGE`.
-    """
+    """Returns (κ, τ), of which exactly one is a number; κ defaults to 0.75."""
     if threshold is None:
         if coverage is None:
-            return DEFAULT_COVERAGE, None
+            return 0.75, None
         allowed = "a number in (0, 1], or None"
         return check_number("coverage", coverage, allowed, above=0.0, most=1.0), None
     if coverage is not None:
@@ -208,30 +248,29 @@ def check_region(coverage: Any, threshold: Any) -> tuple[float | None, float | N
 
 def region_weights(
     scores: Tensor,
+    sample_weight: Tensor | None,
+    *,
     coverage: Any,
     threshold: float | None,
     num_bins: int,
     smoothing: Any,
     support: tuple[float, float],
-    sample_weight: Any | None,
     over: Replicas = ALONE,
 ) -> Tensor:
     """Returns the weights β of `functional.au_weights` for checked arguments.
 
-    Coverage and smoothing may be tensors. The CDF and τ are those of all the scores
-    of the given replicas.
+    Each row of the scores, (rows, n), is ranked by itself. Coverage and smoothing may
+    be tensors. The CDF and τ are those of all the scores of the given replicas.
     """
-    count = ops.reshape(count_weights(scores, sample_weight, over), (-1,))
-    u = ops.reshape(to_unit(scores, support), (-1,))
-    counts = histogram(u, count, num_bins, over)
+    count = count_weights(scores, sample_weight, over)
+    u = to_unit(scores, support)
     if threshold is not None:
         lo, hi = support
         if not lo <= threshold <= hi:
             refuse("threshold", threshold, f"within the support [{lo:g}, {hi:g}]")
-        tau = ops.cast((threshold - lo) / (hi - lo), u.dtype)
+        tau = ops.full((1, 1), (threshold - lo) / (hi - lo), dtype=u.dtype)
     else:
         tau = unit_quantile(u, coverage, count, over)
-    cdf = SoftCDF(counts, smoothing)
-    c = 1.0 / cdf(tau)
-    beta = -c * ops.log1p(-cdf(ops.where(u < tau, u, tau)))
-    return ops.reshape(beta, ops.shape(scores))
+    cdf = SoftCDF(histogram(u, count, num_bins, over), smoothing)
+    c = 1.0 / cdf(ops.broadcast_to(tau, (u.shape[0], 1)))
+    return -c * ops.log1p(-cdf(ops.where(u < tau, u, tau)))

@@ -7,6 +7,7 @@ from keras import ops
 from keras_selcal._core.ops import Tensor, as_float
 from keras_selcal._core.soft_cdf import (
     SoftCDF,
+    as_row,
     check_cdf_arguments,
     check_support,
     count_weights,
@@ -18,6 +19,7 @@ from keras_selcal._core.soft_cdf import (
 def soft_cdf(
     scores: Any,
     at: Any | None = None,
+    *,
     num_bins: int = 64,
     smoothing: float = 0.1,
     support: tuple[float, float] = (0, 1),
@@ -63,6 +65,7 @@ def soft_cdf(
     support = check_support(support)
     scores = as_float(scores)
     at = scores if at is None else ops.cast(as_float(at), scores.dtype)
-    count = ops.reshape(count_weights(scores, sample_weight), (-1,))
-    u = ops.reshape(to_unit(scores, support), (-1,))
-    return SoftCDF(histogram(u, count, num_bins), smoothing)(to_unit(at, support))
+    row, weight = as_row(scores, sample_weight)
+    counts = histogram(to_unit(row, support), count_weights(row, weight), num_bins)
+    cdf = SoftCDF(counts, smoothing)
+    return ops.reshape(cdf(ops.reshape(to_unit(at, support), (1, -1))), ops.shape(at))

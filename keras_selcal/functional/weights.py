@@ -5,23 +5,22 @@ from typing import Any
 
 from keras import ops
 
-from keras_selcal._core.harmonic import mean_harmonic, mean_log
-from keras_selcal._core.ops import Tensor, as_float, segment_sum
+from keras_selcal._core.harmonic import ESTIMATORS, rank_weights
+from keras_selcal._core.ops import Tensor, as_float
 from keras_selcal._core.soft_cdf import (
+    as_row,
     check_cdf_arguments,
     check_region,
     check_support,
-    count_weights,
     region_weights,
 )
 from keras_selcal._core.validation import check_choice, check_count, check_number
-
-ESTIMATORS = ("harmonic", "log")
 
 
 def au_weights(
     scores: Any,
     coverage: float | None = None,
+    *,
     threshold: float | None = None,
     num_bins: int = 64,
     smoothing: float = 0.1,
@@ -42,15 +41,16 @@ def au_weights(
 
     Args:
         scores: confidence scores, of any shape; all are ranked together.
-        coverage: κ in (0, 1], by which τ is the κ-quantile of the scores
-            (`numpy.quantile`'s default rule).
-        threshold: τ itself, on the scale of the scores, instead of `coverage`.
+        coverage: κ in (0, 1]; τ is the κ-quantile of the scores by the default rule of
+            `numpy.quantile`. Defaults to 0.75.
+        threshold: τ itself, on the scale of the scores; pass at most one of
+            `coverage` and `threshold`.
         num_bins: M, the number of bins of the soft CDF.
         smoothing: ν of the soft CDF.
         support: (lo, hi), the range that the scores can take.
-        sample_weight: of a shape that broadcasts to the scores'. A score of integer
-            weight w gets the β that w copies of it would get; one of weight 0 changes
-            nothing for the others.
+        sample_weight: weights that broadcast to the shape of the scores. A score of
+            integer weight w gets the β that w copies of it would get; one of weight 0
+            changes nothing for the others.
 
     Returns:
         β, of the shape of the scores.
@@ -67,20 +67,24 @@ def au_weights(
     """
     coverage, threshold = check_region(coverage, threshold)
     num_bins, smoothing = check_cdf_arguments(num_bins, smoothing)
-    return region_weights(
-        as_float(scores),
-        coverage,
-        threshold,
-        num_bins,
-        smoothing,
-        check_support(support),
-        sample_weight,
+    scores = as_float(scores)
+    row, weight = as_row(scores, sample_weight)
+    beta = region_weights(
+        row,
+        weight,
+        coverage=coverage,
+        threshold=threshold,
+        num_bins=num_bins,
+        smoothing=smoothing,
+        support=check_support(support),
     )
+    return ops.reshape(beta, ops.shape(scores))
 
 
 def aurc_weights(
     scores: Any,
     estimator: str = "harmonic",
+    *,
     sample_weight: Any | None = None,
 ) -> Tensor:
     """Weights α by which the mean of α·ℓ is the area under the risk-coverage curve.
@@ -99,8 +103,8 @@ def aurc_weights(
     Args:
         scores: confidence scores, of any shape; all are ranked together.
         estimator: `"harmonic"` or `"log"`.
-        sample_weight: of a shape that broadcasts to the scores'. A score of integer
-            weight w gets the mean α of the w ranks that its copies would take.
+        sample_weight: weights that broadcast to the shape of the scores. A score of
+            integer weight w gets the mean α of the w ranks that its copies would take.
 
     Returns:
         α, of the shape of the scores.
@@ -117,22 +121,9 @@ def aurc_weights(
       Estimators](https://arxiv.org/abs/2410.15361)
     """
     check_choice("estimator", estimator, ESTIMATORS)
-    scores = ops.stop_gradient(as_float(scores))
-    flat = ops.reshape(scores, (-1,))
-    count = ops.reshape(count_weights(scores, sample_weight), (-1,))
-    n, length = ops.sum(count), ops.shape(flat)[0]
-    order = ops.argsort(flat)
-    ranked = ops.take(flat, order)
-    # Ties form groups, numbered in the order of their score.
-    previous = ops.concatenate([ranked[:1], ranked[:-1]])
-    group = ops.cumsum(ops.cast(ranked != previous, "int32"))
-    size = segment_sum(ops.take(count, order), group, length)
-    upto = ops.cumsum(size)
-    mean = mean_harmonic if estimator == "harmonic" else mean_log
-    alpha = ops.take(mean(n, upto - size, upto), group)
-    # `order` is a permutation: summing into its places undoes the sort.
-    alpha = segment_sum(alpha, order, length)
-    return ops.reshape(alpha, ops.shape(scores))
+    scores = as_float(scores)
+    row, weight = as_row(scores, sample_weight)
+    return ops.reshape(rank_weights(row, estimator, weight), ops.shape(scores))
 
 
 def paper_smoothing(nu: float, k: int) -> float:

@@ -12,6 +12,7 @@ from keras_selcal._core.ops import Tensor
 from keras_selcal._core.replicas import replicas
 from keras_selcal._core.saving import serializable
 from keras_selcal._core.soft_cdf import (
+    as_row,
     check_cdf_arguments,
     check_region,
     region_weights,
@@ -153,17 +154,17 @@ class AULoss(ReweightedLoss):
         self._warn_of_drag()
         w = self.current("weight_gradient")
         constant = isinstance(w, float)
-        scores = batch.scores(self.csf)
+        row, weight = as_row(batch.scores(self.csf), batch.sample_weight)
         beta = region_weights(
-            ops.stop_gradient(scores) if constant and w == 0 else scores,
-            self.current("coverage"),
-            self.threshold,
-            self.num_bins,
-            self.current("smoothing"),
-            self.csf.support(batch.num_classes),
-            batch.sample_weight,
-            replicas(self.synchronized),
-        )
+            ops.stop_gradient(row) if constant and w == 0 else row,
+            weight,
+            coverage=self.current("coverage"),
+            threshold=self.threshold,
+            num_bins=self.num_bins,
+            smoothing=self.current("smoothing"),
+            support=self.csf.support(batch.num_classes),
+            over=replicas(self.synchronized),
+        )[0]
         if constant and w in (0, 1):
             return beta
         return w * beta + (1.0 - w) * ops.stop_gradient(beta)

@@ -4,10 +4,11 @@ from typing import Any
 
 from keras_selcal import csf as csf_module
 from keras_selcal._core.batch import Batch
+from keras_selcal._core.harmonic import ESTIMATORS, rank_weights
 from keras_selcal._core.ops import Tensor
 from keras_selcal._core.saving import serializable
+from keras_selcal._core.soft_cdf import as_row
 from keras_selcal._core.validation import check_choice
-from keras_selcal.functional.weights import ESTIMATORS, aurc_weights
 from keras_selcal.losses.base import ReweightedLoss
 
 
@@ -67,7 +68,8 @@ class AURCLoss(ReweightedLoss):
 
     def weights(self, batch: Batch) -> Tensor:
         """Returns α, (n,)."""
-        return aurc_weights(batch.scores(self.csf), self.estimator, batch.sample_weight)
+        row, weight = as_row(batch.scores(self.csf), batch.sample_weight)
+        return rank_weights(row, self.estimator, weight)[0]
 
     def get_config(self) -> dict[str, Any]:
         return {

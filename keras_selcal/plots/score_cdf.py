@@ -102,7 +102,14 @@ def score_cdf(
     )
     at = np.linspace(low, high, _POINTS)
     for index, nu in enumerate(levels):
-        cdf = functional.soft_cdf(flat, at, num_bins, nu, (low, high), weight)
+        cdf = functional.soft_cdf(
+            flat,
+            at,
+            num_bins=num_bins,
+            smoothing=nu,
+            support=(low, high),
+            sample_weight=weight,
+        )
         ax.plot(
             at,
             to_numpy(cdf),
