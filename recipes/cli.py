@@ -461,14 +461,14 @@ def _evaluate(options: argparse.Namespace) -> None:
 def _print_tables(
     runs: Sequence[Run], output: Any, split: str = "test", file: str | None = None
 ) -> None:
-    from recipes.table import tables
+    from recipes.tables import comparisons
 
-    made = tables(runs, split=split)
+    made = [found.table() for found in comparisons(runs, split=split)]
     for table in made:
         output.print(table.rich(bold=output.is_terminal))
     if file is not None:
         with open(file, "w", encoding="utf-8") as target:
-            target.write("\n".join(table.markdown() for table in made))
+            target.write("\n".join(f"{table.markdown()}\n" for table in made))
 
 
 def _report(options: argparse.Namespace) -> None:
@@ -523,11 +523,9 @@ def _finished(options: argparse.Namespace) -> list[Run]:
 
 
 def _list(options: argparse.Namespace) -> None:
-    from rich import box
-    from rich.table import Table
-
     from recipes import data, losses, settings
     from recipes.progress import console
+    from recipes.tables import Table
 
     # Wide enough for the whole table where the output is no terminal.
     output = console()
@@ -538,10 +536,7 @@ def _list(options: argparse.Namespace) -> None:
     named = (f"{name} ({title})" for name, title in losses.TITLES.items())
     output.print(f"losses     {', '.join(named)}", soft_wrap=True)
     rows = settings.rows()
-    table = Table(*rows[0], box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for row in rows:
-        table.add_row(*row.values())
-    output.print(table)
+    output.print(Table(list(rows[0]), [list(row.values()) for row in rows]).rich())
 
 
 def _show(options: argparse.Namespace) -> None:

@@ -12,7 +12,7 @@ from recipes.distribution import ONE, Distribution
 from recipes.progress import Progress, console
 from recipes.runs import Run
 from recipes.settings import Settings, settings, with_epochs
-from recipes.table import Table, tables
+from recipes.tables import Comparison, comparisons
 from recipes.training import Task, run_name, train
 
 DATASET, MODEL = "digits", "cnn"
@@ -60,10 +60,10 @@ def quickstart(
             runs.append(run)
     if not distribution.first:
         return
-    (table,) = tables(runs, METRICS)
-    output.print(table.rich(bold=output.is_terminal))
-    output.print(verdict(table), soft_wrap=True)
-    _write(folder, table, runs)
+    (found,) = comparisons(runs, METRICS)
+    output.print(found.table().rich(bold=output.is_terminal))
+    output.print(verdict(found), soft_wrap=True)
+    _write(folder, found, runs)
     seconds = time.perf_counter() - start
     output.print(
         f"{folder}: table.md, reliability.png, risk_coverage.png and the runs, "
@@ -78,10 +78,10 @@ def _settings(loss: str, epochs: int | None) -> Settings:
     return chosen if epochs is None else with_epochs(chosen, epochs)
 
 
-def verdict(table: Table) -> str:
+def verdict(found: Comparison) -> str:
     """Says whether AU has a lower ECE than XE, and what it costs in accuracy."""
-    xe, au = (table.columns.index(losses.TITLES[name]) for name in ("xe", "au"))
-    ece, accuracy = table.rows["ece"], table.rows["accuracy"]
+    xe, au = (found.columns.index(losses.TITLES[name]) for name in ("xe", "au"))
+    ece, accuracy = found.rows["ece"], found.rows["accuracy"]
     gain = ece[xe].mean - ece[au].mean
     cost = accuracy[xe].mean - accuracy[au].mean
     change = "lowers" if gain > 0 else "does not lower"
@@ -91,7 +91,7 @@ def verdict(table: Table) -> str:
     )
 
 
-def _write(folder: Path, table: Table, runs: list[Run]) -> None:
+def _write(folder: Path, found: Comparison, runs: list[Run]) -> None:
     """Writes the table and the pictures."""
     import matplotlib
 
@@ -107,8 +107,8 @@ def _write(folder: Path, table: Table, runs: list[Run]) -> None:
     logits = {
         losses.TITLES[name]: first[name].predictions("test").logits for name in DRAWN
     }
-    with open(folder / "table.md", "w", encoding="utf-8") as file:
-        file.write(table.markdown())
+    text = f"{found.table().markdown()}\n"
+    (folder / "table.md").write_text(text, encoding="utf-8")
     for draw, name in (
         (plots.reliability_diagram, "reliability"),
         (plots.risk_coverage_curve, "risk_coverage"),

@@ -19,7 +19,7 @@ import os
 import shlex
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +33,7 @@ from recipes.evaluation import evaluate
 from recipes.progress import Progress, console
 from recipes.runs import Run, RunError
 from recipes.settings import CLASSES, CSFS, KDE_REGULARIZATION, TUNED, Settings
-from recipes.table import cell_of
+from recipes.tables import Bold, Table, cell_of
 
 FILES, PICTURE = ("selection.csv", "selection.md"), "selection.png"
 
@@ -484,7 +484,7 @@ class Selection:
         pairs = zip(self.fields, setting, strict=True)
         return ", ".join(f"{name} {_text(value)}" for name, value in pairs)
 
-    def maps(self) -> list["_Table"]:
+    def maps(self) -> list[Table]:
         """Returns the criterion over the grid, two fields to a table.
 
         One field has all criteria beside it.
@@ -502,32 +502,34 @@ class Selection:
             )
             lines = []
             for row in rows:
-                cells = [(_text(row), False)]
+                cells = [_text(row)]
                 for column in columns:
                     setting = (row, column, *others)
-                    cells.append((self._cell(setting, self.by), setting == choice))
+                    text = self._cell(setting, self.by)
+                    cells.append(Bold(text) if setting == choice else text)
                 lines.append(cells)
             down, right = (_SYMBOLS.get(n, n) for n in (row_name, column_name))
             corner = f"{down} ↓ {right} →"
             head = [corner, *(_text(column) for column in columns)]
-            found.append(_Table(title, head, lines))
-        found[-1].caption = self._caption(CRITERIA[self.by].title)
-        return found
+            found.append(Table(head, lines, title))
+        caption = self._caption(CRITERIA[self.by].title)
+        return [*found[:-1], replace(found[-1], caption=caption)]
 
-    def listing(self) -> "_Table":
+    def listing(self) -> Table:
         """Returns all settings, with all criteria."""
         choice = self.choice()
         lines = [
-            [
-                *((_text(value), setting == choice) for value in setting),
-                *((self._cell(setting, by), setting == choice) for by in CRITERIA),
-            ]
+            [*map(_text, setting), *(self._cell(setting, by) for by in CRITERIA)]
             for setting in self._settings
+        ]
+        lines = [
+            [*map(Bold, line)] if setting == choice else line
+            for setting, line in zip(self._settings, lines, strict=True)
         ]
         arrows = {True: "↑", False: "↓"}
         head = [_named(name) for name in self.fields]
         head += [f"{c.title} {arrows[c.higher]}" for c in CRITERIA.values()]
-        return _Table("", head, lines, self._caption("ECE and accuracy × 10²"))
+        return Table(head, lines, "", self._caption("ECE and accuracy × 10²"))
 
     def _cell(self, setting: tuple[Any, ...], by: str) -> str:
         values = self.results(setting, by)
@@ -658,44 +660,3 @@ class Selection:
 
 def _named(name: str) -> str:
     return f"{name} {_SYMBOLS[name]}" if name in _SYMBOLS else name
-
-
-@dataclass
-class _Table:
-    """Texts, and whether each is emphasised."""
-
-    title: str
-    head: list[str]
-    rows: list[list[tuple[str, bool]]]
-    caption: str = ""
-
-    def markdown(self) -> str:
-        lines = [f"### {self.title}\n"] if self.title else []
-        lines += [f"| {' | '.join(self.head)} |", f"|{'---|' * len(self.head)}"]
-        for row in self.rows:
-            texts = (f"**{text}**" if bold else text for text, bold in row)
-            lines.append(f"| {' | '.join(texts)} |")
-        return "\n".join([*lines, *(["", self.caption] if self.caption else [])])
-
-    def rich(self, bold: bool = True) -> Any:
-        """Returns the table for a `rich` console; a star stands for bold."""
-        from rich import box
-        from rich.console import Group
-        from rich.table import Table
-
-        table = Table(
-            title=self.title or None,
-            title_justify="left",
-            title_style="bold",
-            box=box.SIMPLE_HEAD,
-            padding=(0, 1, 0, 0),
-        )
-        for index, name in enumerate(self.head):
-            table.add_column(
-                name, justify="right" if index else "left", no_wrap=not index
-            )
-        start, end = ("[bold]", "[/bold]") if bold else ("*", "")
-        for row in self.rows:
-            table.add_row(*(f"{start}{t}{end}" if best else t for t, best in row))
-        caption = self.caption if bold else self.caption.replace("in bold", "marked *")
-        return Group(table, caption) if caption else table

@@ -20,7 +20,7 @@ from recipes.losses import NAMES, TITLES
 from recipes.progress import Progress, console
 from recipes.runs import Run, RunError
 from recipes.settings import CSFS
-from recipes.table import best, cell_of, markdown_table
+from recipes.tables import Table, best, cell_of
 
 PAGE = Path(__file__).with_name("STUDY.md")
 RESULTS = Path(__file__).with_name("study.csv")
@@ -338,7 +338,7 @@ def _columns(columns: Mapping[str, Sequence[Result]]) -> str:
     names += ("temperature",)
     rows = [[_heading(name), *_texts(name, columns.values())] for name in names]
     runs = ["runs", *(str(len(results)) for results in columns.values())]
-    return markdown_table(["", *columns], [*rows, runs])
+    return Table(["", *columns], [*rows, runs]).markdown()
 
 
 def _choices(results: Sequence[Result], bed: str) -> str:
@@ -353,7 +353,7 @@ def _choices(results: Sequence[Result], bed: str) -> str:
     names = ("accuracy", "ece", "aurc", "nll", "ece_ts", "nll_ts")
     columns = [_texts(name, rows.values()) for name in names]
     lines = [list(line) for line in zip(rows, *columns, strict=True)]
-    return markdown_table(["", *map(_heading, names)], lines)
+    return Table(["", *map(_heading, names)], lines).markdown()
 
 
 def _named(experiment: Experiment) -> str:
@@ -378,8 +378,8 @@ def _texts(name: str, groups: Iterable[Sequence[Result]]) -> list[str]:
     if name in _NOT_COMPARED:
         return [cell.text(digits=1) for cell in cells]
     metric = METRICS[name.removesuffix("_ts")]
-    cells = list(best(cells, metric.digits, metric.higher))
-    return [cell.text(metric.digits, "**", "**") for cell in cells]
+    marked = best(cells, metric.digits, metric.higher)
+    return [cell.text(metric.digits) for cell in marked]
 
 
 def _map(
@@ -392,7 +392,7 @@ def _map(
         wanted = [Experiment("scratch", "au", "msp", nu, w) for nu in SMOOTHINGS]
         cells = [text(one, values[one]) if one in values else "" for one in wanted]
         rows.append([f"{w:g}", *cells])
-    return markdown_table(["w \\ ν", *(f"{nu:g}" for nu in SMOOTHINGS)], rows)
+    return Table(["w \\ ν", *(f"{nu:g}" for nu in SMOOTHINGS)], rows).markdown()
 
 
 def _drag(experiment: Experiment) -> float:

@@ -12,7 +12,6 @@ import tiny_run
 from recipes import losses, models, quickstart
 from recipes.cli import main
 from recipes.runs import Predictions, Run
-from recipes.table import tables
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 
@@ -87,7 +86,7 @@ def test_a_run_from_the_command_line(capsys, tmp_path):
     assert "2 of 2 epochs done, finished" in out
     assert main(("evaluate", "runs", "--markdown", "table.md")) == 0
     assert "Brier" in capsys.readouterr().out
-    assert "| digits, cnn | AU |" in (tmp_path / "table.md").read_text()
+    assert "### digits, cnn (20 % of the labels are wrong)\n\n|  | AU |" in (tmp_path / "table.md").read_text()
     assert "there is no run" in refused(capsys, "evaluate", "nowhere")
 
 
@@ -112,62 +111,6 @@ def test_interruption_and_errors_end_without_a_traceback(capsys, monkeypatch):
     assert "No space left" in refused(capsys, "train", *tiny_run.ARGUMENTS)
 
 
-# --- The table ----------------------------------------------------------------------
-
-
-def made(folder, loss, seed, accuracy, **settings):
-    """Makes a finished run of 100 samples whose accuracy is given, in %."""
-    run = Run(folder / f"{loss}-{seed}-{len(settings)}")
-    labels = np.zeros(100, int)
-    logits = np.where(np.arange(100)[:, None] < accuracy, [[1.0, 0.0]], [[0.0, 1.0]])
-    with run.lock():
-        run.claim(
-            {
-                "dataset": "digits",
-                "model": "cnn",
-                "loss": loss,
-                "seed": seed,
-                "settings": settings,
-                "versions": {"keras": str(seed)},
-            }
-        )
-        run.write_predictions("test", Predictions(logits, labels))
-        run.finish({})
-    return run
-
-
-def test_table_of_means_and_deviations(tmp_path):
-    runs = [
-        made(tmp_path, loss, seed, accuracy)
-        for loss, accuracies in {"au": (70, 72, 77), "xe": (60, 60, 60)}.items()
-        for seed, accuracy in enumerate(accuracies)
-    ]
-    (table,) = tables(runs, ("accuracy", "ece"))
-    assert table.columns == ("XE", "AU")
-    # Mean 73, deviations −3, −1, 4: √(26/2).
-    cell = table.rows["accuracy"][1]
-    assert (cell.mean, cell.std) == (pytest.approx(73), pytest.approx(np.sqrt(13)))
-    line = "| Accuracy ↑ | 60.00 ±0.00 | **73.00 ±3.61** |"
-    assert line in table.markdown()
-    # All are 73.1 % sure.
-    assert [cell.best for cell in table.rows["ece"]] == [False, True]
-    assert "mean ± standard deviation over 3 seeds" in table.caption
-
-
-def test_table_tells_settings_apart_and_marks_equals(tmp_path):
-    runs = [
-        made(tmp_path, "au", 0, 60, csf="msp"),
-        made(tmp_path, "au", 0, 60, csf="margin", smoothing=0.1),
-    ]
-    (table,) = tables(runs, ("accuracy",))
-    assert table.columns == (
-        "AU (csf msp, smoothing None)",
-        "AU (csf margin, smoothing 0.1)",
-    )
-    assert all(cell.best for cell in table.rows["accuracy"])
-    assert "| **60.00** |" in table.markdown()
-
-
 def test_quickstart_makes_table_and_pictures(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(losses, "NAMES", ("xe", "au"))
     monkeypatch.setattr(quickstart, "DRAWN", ("xe", "au"))
@@ -182,4 +125,6 @@ def test_quickstart_makes_table_and_pictures(tmp_path, capsys, monkeypatch):
     assert {"table.md", "reliability.png", "risk_coverage.png"} < {
         path.name for path in folder.iterdir()
     }
-    assert "| digits, cnn | XE | AU |" in (folder / "table.md").read_text()
+    text = (folder / "table.md").read_text()
+    assert text.startswith("### digits, cnn (20 % of the labels are wrong)\n")
+    assert "|  | XE | AU |" in text

@@ -1,211 +1,106 @@
-"""The paper's tables from runs: their numbers, their cells, and what is left out."""
-
-import csv
-import dataclasses
-import re
+"""Tables of text, and the comparison of runs."""
 
 import numpy as np
 import pytest
-import tiny_run
 
-from keras_selcal import MetaMis, functional
-from recipes import settings
-from recipes.cli import main
-from recipes.paper import published
-from recipes.paper.tables import groups, latex, markdown, posthoc_values, table_csv
-from recipes.runs import Predictions
+from recipes.runs import Predictions, Run
+from recipes.tables import Bold, Table, comparisons
 
-K, N = 10, 2000
+pytestmark = pytest.mark.backend_free
 
 
-def predictions(rng, scale=1.0):
-    """Makes a network that is surer than it should be at scale 1."""
-    labels = rng.integers(0, K, N)
-    logits = 2.2 * np.eye(K)[labels] + rng.normal(size=(N, K))
-    return Predictions((5 * scale * logits).astype("float32"), labels)
-
-
-def made(folder, rng, loss="xe", scale=1.0, seed=0, **config):
-    config = {"dataset": "cifar10", "model": "resnet50", **config}
-    chosen = settings.settings(config["dataset"], config["model"], loss)
-    if "epochs" in config:
-        chosen = settings.with_epochs(chosen, config.pop("epochs"))
-    arguments = {**chosen.loss, **config.pop("arguments", {})}
-    chosen = dataclasses.replace(chosen, loss=arguments)
-    name = f"{len(list(folder.iterdir()))}-{loss}-{seed}"
-    config = {"loss": loss, "seed": seed, "versions": {"keras": f"3.{seed}"}, **config}
-    return tiny_run.made(
-        folder / name, chosen, lambda: predictions(rng, scale), **config
-    )
-
-
-@pytest.fixture
-def folder(tmp_path):
-    (tmp_path / "made").mkdir()
-    return tmp_path / "made"
-
-
-def table_rows(text):
-    """Returns the rows of Markdown tables by their titles, in lists."""
-    rows = {}
-    for line in text.splitlines():
-        if line.startswith("| ") and not line.startswith("| |"):
-            title, *cells = (cell.strip() for cell in line[2:-1].split("|"))
-            rows.setdefault(title, []).append(cells)
-    return rows
-
-
-def test_without_runs_the_tables_are_the_papers():
-    found, notes = groups([])
-    assert notes == []
-    rows = list(csv.DictReader(table_csv(found).splitlines()))
-    figures = {
-        tuple(row[name] for name in published.Key._fields): (
-            float(row["paper"]),
-            row["paper_bold"] == "1",
+def made(folder, loss, seed, accuracy, **settings):
+    """Makes a finished run of 100 samples whose accuracy is given, in %."""
+    run = Run(folder / f"{loss}-{seed}-{len(list(folder.iterdir()))}")
+    labels = np.zeros(100, int)
+    logits = np.where(np.arange(100)[:, None] < accuracy, [[1.0, 0.0]], [[0.0, 1.0]])
+    model = settings.pop("model", "cnn")
+    with run.lock():
+        run.claim(
+            {
+                "dataset": "digits",
+                "label_noise": 0.2 if model == "cnn" else None,
+                "model": model,
+                "loss": loss,
+                "seed": seed,
+                "settings": {"epochs": 60, **settings},
+                "versions": {"keras": str(seed)},
+            }
         )
-        for row in rows
-    }
-    assert figures == published.figures()
-    assert {row["ours"] for row in rows} == {""}
-    text = markdown(found)
-    cells = table_rows(text)
-    assert len(cells["ResNet50"]) == 2 * (2 + 1 + 1)
-    assert cells["ResNet50"][1][3] == "/ **1.27**"
-    assert cells["+TS"][-1][0] == "/ **1.12** [85.4] (1.0)"
-    assert "no runs of ours yet" in text
-    # Every row of the LaTeX tables has a title and seven cells.
-    lines = [line for line in latex(found).splitlines() if " & " in line]
-    assert len(lines) == 3 + 20 + 20 + 40
-    assert {line.count("&") for line in lines} == {7}
-    assert r"/ \textbf{0.44} [78.0]" in latex(found)
+        run.write_predictions("test", Predictions(logits, labels))
+        run.finish({})
+    return run
 
 
-def test_numbers_of_a_run(rng):
-    val, test = predictions(rng), predictions(rng)
-    values, errors = posthoc_values(val, test, accuracy=0.9)
-    assert errors == []
-    grid = np.arange(1, 101) / 10
-    eces = [functional.ece(val.labels, val.logits / t, from_logits=True) for t in grid]
-    temperature = grid[np.argmin(eces)]
-    assert values["ts", "temperature"] == pytest.approx(temperature)
-    assert temperature > 1.5
-    accuracy = 100 * np.mean(test.logits.argmax(-1) == test.labels)
-    assert values["none", "accuracy"] == values["ts", "accuracy"] == accuracy
-    for posthoc, logits in (("none", test.logits), ("ts", test.logits / temperature)):
-        exact = {"from_logits": True}
-        cwece = 100 * functional.cwece(test.labels, logits, **exact)
-        ece = 100 * functional.ece(test.labels, logits, binning="adaptive", **exact)
-        assert values[posthoc, "cwece"] == pytest.approx(cwece, rel=1e-4)
-        assert values[posthoc, "adaptive_ece"] == pytest.approx(ece, rel=1e-4)
-    assert values["ts", "adaptive_ece"] < values["none", "adaptive_ece"]
-    # What Meta-Cal rejects is uniform, and a tenth of it right.
-    meta = MetaMis(0.05).fit(*val)
-    p = np.asarray(meta(test.logits))
-    rejected = p.max(-1) < 0.1 + 1e-6
-    assert 0.02 < rejected.mean() < 0.5
-    right = np.where(rejected, 0.1, test.logits.argmax(-1) == test.labels)
-    assert values["metamis", "accuracy"] == pytest.approx(100 * right.mean())
-    ece = 100 * functional.ece(test.labels, p, binning="adaptive")
-    assert values["metamis", "adaptive_ece"] == pytest.approx(ece, rel=1e-3)
-    assert values["metaacc", "accuracy"] < accuracy
+def test_a_table_is_written_for_markdown_and_for_a_terminal():
+    from rich.console import Console
 
-
-def test_ours_beside_the_papers(folder, rng):
-    runs = [made(folder, rng, seed=seed) for seed in range(2)]
-    runs += [made(folder, rng, "au", scale=0.5), made(folder, rng, model="resnet20")]
-    found, notes = groups(runs)
-    assert all("+MetaAcc" in note for note in notes)
-    text = markdown(found, notes)
-    ours = [
-        np.mean(
-            [
-                100 * functional.ece(p.labels, p.logits, from_logits=True)
-                for p in (run.predictions("test") for run in group)
-            ]
-        )
-        for group in (runs[:2], runs[2:3])
-    ]
-    assert ours[1] < ours[0]
-    cells = table_rows(text)["ResNet50"][1]
-    assert cells[0] == f"{ours[0]:.2f} / 3.00"
-    assert cells[1] == "/ 3.98"
-    assert cells[-1] == f"**{ours[1]:.2f}** / 1.69"
-    # Not in the paper, alone in its row.
-    (cell, *empty) = table_rows(text)["resnet20"][1]
-    assert re.fullmatch(r"[\d.]+ /", cell)
-    assert set(empty) == {""}
-    assert "ours the mean over 1 to 2 seeds" in text
-    assert re.fullmatch(
-        r"\d.\d\d \[\d\d.\d\] \(\d.\d\) /", table_rows(text)["+TS"][-7][0]
+    table = Table(["", "a"], [["row", Bold("1")], ["other", "2"]], "Title", "Best in bold.")
+    assert table.markdown() == (
+        "### Title\n\n|  | a |\n|---|---|\n| row | **1** |\n| other | 2 |\n\nBest in bold."
     )
-    rows = csv.DictReader(table_csv(found).splitlines())
-    (row,) = (
-        row
-        for row in rows
-        if row["ours"]
-        and (row["metric"], row["loss"]) == ("ece", "xe")
-        and row["model"] == "resnet50"
-    )
-    assert float(row["ours"]) == pytest.approx(ours[0], abs=1e-4)
-    assert (row["seeds"], row["best"], row["paper"]) == ("2", "0", "3.00")
-    assert float(row["std"]) > 0
+    console = Console(width=40, force_terminal=False)
+    with console.capture() as capture:
+        console.print(table.rich(bold=False))
+    lines = [line.strip() for line in capture.get().splitlines() if line.strip()]
+    assert lines[0] == "Title"
+    assert lines[-1] == "Best marked *."
+    assert [line.split() for line in lines[-3:-1]] == [["row", "*1"], ["other", "2"]]
 
 
-def test_what_differs_from_the_paper_is_told(folder, rng):
+def test_a_cell_is_the_mean_and_deviation_over_seeds(tmp_path):
     runs = [
-        made(folder, rng, "au", arguments={"smoothing": 0.3}),
-        made(folder, rng, subset=500, epochs=20),
-        made(folder, rng, model="resnet110", loss="aurc"),
-        made(folder, rng, model="resnet110", loss="aurc", arguments={"csf": "margin"}),
-        made(folder, rng, model="wrn28_10", loss="au", arguments={"coverage": 0.5}),
-        made(folder, rng, model="wrn28_10", loss="au", arguments={"csf": "margin"}),
-        made(folder, rng, model="resnet110_bottleneck"),
-        made(folder, rng, dataset="folder:a/pets_1|2", model="cnn"),
+        made(tmp_path, loss, seed, accuracy)
+        for loss, accuracies in {"au": (70, 72, 77), "xe": (60, 60, 60)}.items()
+        for seed, accuracy in enumerate(accuracies)
     ]
-    found, notes = groups(runs)
-    notes = [note for note in notes if "+MetaAcc" not in note]
-    assert notes == [
-        "CIFAR-10, ResNet50, AU: trained with smoothing 0.3.",
-        "CIFAR-10, ResNet110, AURC: runs with csf margin are left out.",
-        "CIFAR-10, WRN, AU: empty, for none of several runs has the paper's: "
-        "coverage 0.5; csf margin.",
+    (found,) = comparisons(runs, ("accuracy", "ece"))
+    assert found.columns == ("XE", "AU")
+    # Mean 73, deviations −3, −1, 4: √(26/2).
+    cell = found.rows["accuracy"][1]
+    assert (cell.mean, cell.std) == (pytest.approx(73), pytest.approx(np.sqrt(13)))
+    line = "| Accuracy ↑ | 60.00 ±0.00 | **73.00 ±3.61** |"
+    assert line in found.table().markdown()
+    # The confidence of every sample is 73.1 %.
+    assert [cell.best for cell in found.rows["ece"]] == [False, True]
+    assert "mean ± standard deviation over 3 seeds" in found.caption
+
+
+def test_columns_of_one_loss_are_told_apart_and_equal_cells_are_all_marked(tmp_path):
+    runs = [
+        made(tmp_path, "au", 0, 60, csf="msp"),
+        made(tmp_path, "au", 0, 60, csf="margin", smoothing=0.1),
     ]
-    rows = table_rows(markdown(found))
-    assert "ResNet50 (subset 500, epochs 20)" in rows
-    assert rows["WRN"][0][-1] == "/ 95.32"
-    # Whichever ResNet-110 it was.
-    assert rows["resnet110\\_bottleneck"][0][1] == "/ 93.80"
-    assert "**pets\\_1\\|2, ECE ↓**" in markdown(found)
-    assert r"pets\_1|2, ECE $\downarrow$" in latex(found)
+    (found,) = comparisons(runs, ("accuracy",))
+    assert found.columns == (
+        "AU (csf msp, smoothing None)",
+        "AU (csf margin, smoothing 0.1)",
+    )
+    assert all(cell.best for cell in found.rows["accuracy"])
+    assert "| **60.00** |" in found.table().markdown()
 
 
-def test_calibrators_that_refuse_leave_a_note(folder, rng):
-    run = made(folder, rng, dataset="cifar100", model="resnet50")
-    hopeless = Predictions(np.zeros((20, K), "float32"), np.arange(20) % K)
-    run.write_predictions("val", hopeless)
-    found, notes = groups([run])
-    assert [note.split(":")[0] for note in notes] == [
-        f"{run.name}, +MetaMis",
-        f"{run.name}, +MetaAcc",
+def test_two_folders_of_one_seed_count_as_one_seed(tmp_path):
+    runs = [made(tmp_path, "xe", 0, accuracy) for accuracy in (60, 80)]
+    (found,) = comparisons(runs, ("accuracy",))
+    assert found.seeds == (1,)
+    assert found.rows["accuracy"][0].mean == pytest.approx(60)
+
+
+def test_epochs_are_shown_where_they_differ(tmp_path):
+    same = [made(tmp_path, loss, 0, 60) for loss in ("xe", "au")]
+    (found,) = comparisons(same, ("accuracy",))
+    assert "epochs" not in found.table().markdown()
+    (found,) = comparisons(
+        [same[0], made(tmp_path, "au", 0, 60, epochs=20)], ("accuracy",)
+    )
+    assert "| epochs | 60 | 20 |" in found.table().markdown()
+
+
+def test_titles_tell_wrong_labels_and_transformers_trained_from_scratch(tmp_path):
+    runs = [made(tmp_path, "xe", 0, 60, model=name) for name in ("cnn", "vit_small")]
+    titles = [found.title for found in comparisons(runs, ("accuracy",))]
+    assert titles == [
+        "digits, cnn (20 % of the labels are wrong)",
+        "digits, vit_small (from scratch)",
     ]
-    cells = table_rows(markdown(found, notes))
-    assert cells["+MetaMis"][4][0] == "/ 6.72 [63.7]"
-
-
-def test_command(folder, rng, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main(("tables",)) == 0
-    assert capsys.readouterr().out.endswith("tables.tex: 0 runs\n")
-    made(folder, rng)
-    (folder / "begun").mkdir()
-    (folder / "begun" / "config.json").write_text('{"loss": "xe"}')
-    assert main(("tables", str(folder), "-o", "here")) == 0
-    out = capsys.readouterr().out
-    assert "left out, not finished yet: begun" in out
-    assert out.endswith("tables.tex: 1 run\n")
-    names = {path.name for path in (tmp_path / "here").iterdir()}
-    assert names == {"tables.md", "tables.csv", "tables.tex"}
-    assert "ours the mean over 1 seed." in (tmp_path / "here/tables.md").read_text()
-    assert main(("tables", "nowhere")) == 1
-    assert "there is no run nowhere" in capsys.readouterr().err

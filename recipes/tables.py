@@ -1,0 +1,278 @@
+"""Tables of text for Markdown and the terminal, and the comparison of finished runs."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from recipes.evaluation import METRICS, evaluate
+from recipes.losses import TITLES
+from recipes.runs import Run, flat
+from recipes.settings import TRANSFORMERS
+
+# Fields that differ between the runs of one column.
+_OF_A_RUN = ("seed", "versions", "data")
+_SPLITS = {"val": "Validation", "test": "Test"}
+
+
+class Bold(str):
+    """The text of a cell that a table emphasises."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of text.
+
+    Attributes:
+        heading: the text of the first row.
+        rows: the text of the other rows; cells of type `Bold` are emphasised.
+        title: printed above the table.
+        caption: printed below the table.
+    """
+
+    heading: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+    caption: str = ""
+
+    def markdown(self) -> str:
+        """Returns the table in Markdown.
+
+        Example:
+        >>> print(Table(["", "XE"], [["ECE", Bold("1.2")]]).markdown())
+        |  | XE |
+        |---|---|
+        | ECE | **1.2** |
+        """
+        lines = [f"### {self.title}", ""] if self.title else []
+        lines += [_line(self.heading), "|" + "---|" * len(self.heading)]
+        lines += [_line(row) for row in self.rows]
+        if self.caption:
+            lines += ["", self.caption]
+        return "\n".join(lines)
+
+    def rich(self, *, bold: bool = True) -> Any:
+        """Returns the table for a `rich` console.
+
+        Args:
+            bold: whether the console can print bold text. If False, a star marks the
+                emphasised cells.
+        """
+        from rich import box
+        from rich.console import Group
+        from rich.table import Table as RichTable
+
+        table = RichTable(
+            title=self.title or None,
+            title_justify="left",
+            title_style="bold",
+            box=box.SIMPLE_HEAD,
+            padding=(0, 1, 0, 0),
+        )
+        for index, text in enumerate(self.heading):
+            table.add_column(
+                text, justify="right" if index else "left", no_wrap=not index
+            )
+        start, end = ("[bold]", "[/bold]") if bold else ("*", "")
+        for row in self.rows:
+            table.add_row(
+                *(f"{start}{t}{end}" if isinstance(t, Bold) else t for t in row)
+            )
+        caption = self.caption if bold else self.caption.replace("in bold", "marked *")
+        return Group(table, caption) if caption else table
+
+
+def _line(cells: Sequence[str]) -> str:
+    texts = (f"**{text}**" if isinstance(text, Bold) else text for text in cells)
+    return f"| {' | '.join(texts)} |"
+
+
+# --- Means over seeds ---------------------------------------------------------------
+
+
+class Cell(NamedTuple):
+    """Mean and standard deviation (n − 1) over seeds, which is NaN for one seed."""
+
+    mean: float
+    std: float
+    best: bool = False
+
+    def text(self, digits: int) -> str:
+        """Returns text such as `12.34 ±0.56`, as `Bold` if the cell is the best."""
+        text = f"{self.mean:.{digits}f}"
+        if not np.isnan(self.std):
+            text += f" ±{self.std:.{digits}f}"
+        return Bold(text) if self.best else text
+
+
+def cell_of(values: Sequence[float]) -> Cell:
+    """Returns the cell for the values of one or more seeds."""
+    std = float(np.std(values, ddof=1)) if len(values) > 1 else float("nan")
+    return Cell(float(np.mean(values)), std)
+
+
+CellOrNone = TypeVar("CellOrNone", bound=Cell | None)
+
+
+def best(
+    cells: Sequence[CellOrNone], digits: int, higher: bool
+) -> tuple[CellOrNone, ...]:
+    """Marks the best cells of a row; cells that print the same are all marked.
+
+    Args:
+        cells: the cells of the row, None for an empty one.
+        digits: number of digits after the decimal point.
+        higher: whether higher is better.
+    """
+    shown = np.round([np.nan if c is None else c.mean for c in cells], digits)
+    if sum(cell is not None for cell in cells) < 2 or np.isnan(shown).all():
+        return tuple(cells)
+    most = np.nanmax(shown) if higher else np.nanmin(shown)
+    marked: Any = (
+        cell and cell._replace(best=bool(value == most))
+        for cell, value in zip(cells, shown, strict=True)
+    )
+    return tuple(marked)
+
+
+# --- Comparison of runs -------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The metrics of runs on one data set and model.
+
+    Attributes:
+        title: data set and model.
+        columns: losses, in the paper's order.
+        rows: the cells of each metric, by its name in `METRICS`.
+        seeds: the number of seeds in each column.
+        epochs: the number of epochs in each column.
+        split: `"val"` or `"test"`.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Mapping[str, tuple[Cell, ...]]
+    seeds: tuple[int, ...]
+    epochs: tuple[int, ...]
+    split: str = "test"
+
+    @property
+    def caption(self) -> str:
+        """Says what the numbers are."""
+        unscaled = [
+            METRICS[name].title for name in self.rows if METRICS[name].digits == 3
+        ]
+        scaled = f"× 10² except {' and '.join(unscaled)}" if unscaled else "× 10²"
+        few, many = min(self.seeds), max(self.seeds)
+        seeds = "one seed"
+        if many > 1:
+            count = f"{many}" if few == many else f"{few} to {many}"
+            seeds = f"mean ± standard deviation over {count} seeds"
+        bold = " Best in bold." if len(self.columns) > 1 else ""
+        return f"{_SPLITS[self.split]} set; {scaled}; {seeds}.{bold}"
+
+    def table(self) -> Table:
+        """Returns the table, with a row of epochs where the columns differ in them."""
+        rows = [
+            [
+                METRICS[name].heading,
+                *(cell.text(METRICS[name].digits) for cell in cells),
+            ]
+            for name, cells in self.rows.items()
+        ]
+        if len(set(self.epochs)) > 1:
+            rows.append(["epochs", *map(str, self.epochs)])
+        return Table(["", *self.columns], rows, self.title, self.caption)
+
+
+def comparisons(
+    runs: Iterable[Run],
+    metrics: Sequence[str] = tuple(METRICS),
+    split: str = "test",
+) -> list[Comparison]:
+    """Returns a comparison for each data set and model of finished runs.
+
+    Args:
+        runs: finished runs. Runs that differ only in the seed share a column; of
+            several runs with the same seed, the first one counts.
+        metrics: names in `METRICS`.
+        split: `"val"` or `"test"`.
+    """
+    titles: dict[str, dict[str, dict[int, Run]]] = {}
+    for run in runs:
+        config = run.config()
+        said = ", ".join(remarks(config))
+        title = f"{config['dataset']}, {config['model']}{said and f' ({said})'}"
+        columns = titles.setdefault(title, {})
+        seeds = columns.setdefault(repr(setting_of(config)), {})
+        seeds.setdefault(config["seed"], run)
+    return [
+        _comparison(
+            title, [[*seeds.values()] for seeds in columns.values()], metrics, split
+        )
+        for title, columns in titles.items()
+    ]
+
+
+def remarks(config: Mapping[str, Any]) -> list[str]:
+    """Returns what every table must say about the data and the weights of a run.
+
+    Example:
+    >>> remarks({"model": "cnn", "label_noise": 0.2})
+    ['20 % of the labels are wrong']
+    """
+    said = []
+    if noise := config.get("label_noise"):
+        said.append(f"{100 * noise:g} % of the labels are wrong")
+    pretrained = config.get("pretrained") is not None
+    if pretrained != (config["model"] in TRANSFORMERS):
+        said.append("pretrained" if pretrained else "from scratch")
+    return said
+
+
+def setting_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a configuration that do not depend on the seed."""
+    return {
+        key: value
+        for key, value in flat(config).items()
+        if key.split(".")[0] not in _OF_A_RUN
+    }
+
+
+def _comparison(
+    title: str, columns: list[list[Run]], metrics: Sequence[str], split: str
+) -> Comparison:
+    order = list(TITLES)
+    columns.sort(key=lambda runs: order.index(runs[0].config()["loss"]))
+    configs = [runs[0].config() for runs in columns]
+    values = [[evaluate(run, split, metrics) for run in runs] for runs in columns]
+    rows: dict[str, Any] = {}
+    for name in metrics:
+        cells = [cell_of([one[name] for one in runs]) for runs in values]
+        rows[name] = best(cells, METRICS[name].digits, METRICS[name].higher)
+    return Comparison(
+        title,
+        _column_names([setting_of(config) for config in configs]),
+        rows,
+        tuple(len(runs) for runs in columns),
+        tuple(config["settings"]["epochs"] for config in configs),
+        split,
+    )
+
+
+def _column_names(settings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Names columns by loss, and by what differs between columns of one loss."""
+    names = []
+    for setting in settings:
+        same = [other for other in settings if other["loss"] == setting["loss"]]
+        differing = [
+            f"{key.rpartition('.')[2]} {setting.get(key)}"
+            for key in sorted({key for other in same for key in other})
+            if any(other.get(key) != setting.get(key) for other in same)
+        ]
+        name = TITLES[setting["loss"]]
+        names.append(f"{name} ({', '.join(differing)})" if differing else name)
+    return tuple(names)
