@@ -129,11 +129,11 @@ def best(
     if sum(cell is not None for cell in cells) < 2 or np.isnan(shown).all():
         return tuple(cells)
     most = np.nanmax(shown) if higher else np.nanmin(shown)
-    marked: Any = (
+    given: Sequence[Any] = cells
+    return tuple(
         cell and cell._replace(best=bool(value == most))
-        for cell, value in zip(cells, shown, strict=True)
+        for cell, value in zip(given, shown, strict=True)
     )
-    return tuple(marked)
 
 
 # --- Comparison of runs -------------------------------------------------------------

@@ -37,7 +37,7 @@ from recipes.evaluation import evaluate
 from recipes.losses import TITLES
 from recipes.optimizers import L2SGD
 from recipes.paper import published
-from recipes.paper.tables import MODELS, Group, chosen, dataset_title, grouped
+from recipes.paper.groups import MODELS, Group, dataset_title, groups
 from recipes.runs import CONFIG, Predictions, Run, RunError
 from recipes.training import learning_rate
 
@@ -289,13 +289,11 @@ def _diagrams(curves: dict[str, ReliabilityCurve]) -> Figure:
 def reliability_of_runs(runs: Iterable[Run], notes: list[str]) -> Iterator[Picture]:
     """fig:rc_ece, of runs: a picture for each data set and model."""
     drawn = False
-    for group, losses_of_group in _groups(runs):
+    for group in groups(runs):
         curves, seeds = {}, set()
         for loss in TITLES:
-            if loss not in losses_of_group:
-                continue
             remarks: list[str] = []
-            found = chosen(group, loss, losses_of_group[loss], remarks)
+            found = group.chosen(loss, remarks)
             notes += [f"fig:rc_ece of ours: {remark}" for remark in remarks]
             if not found:
                 continue
@@ -320,12 +318,6 @@ def reliability_of_runs(runs: Iterable[Run], notes: list[str]) -> Iterator[Pictu
         notes.append("fig:rc_ece of ours: there are no finished runs.")
 
 
-def _groups(runs: Iterable[Run]) -> Iterator[tuple[Group, Any]]:
-    for pair, setups in grouped(runs).items():
-        for setup, of_setup in setups.items():
-            yield Group(*pair, setup), of_setup
-
-
 def _place(group: Group) -> str:
     return f"{group.title} on {dataset_title(group.dataset)}"
 
@@ -344,8 +336,8 @@ def influence_of_csf(runs: Iterable[Run], notes: list[str]) -> Iterator[Picture]
     """fig:influenceCSF: ECE of the AU loss by its confidence score."""
     found: dict[str, dict[str, list[float]]] = {}
     papers: dict[str, float] = {}
-    for group, of_group in _groups(runs):
-        for rest, by_csf in _by_csf(of_group.get("au", {})).items():
+    for group in groups(runs):
+        for rest, by_csf in _by_csf(group.runs.get("au", {})).items():
             if len(by_csf) < 2:
                 continue
             place = f"{dataset_title(group.dataset)}\n{group.title}"

@@ -5,13 +5,12 @@ import os
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import tiny_run
 
 from recipes import losses, models, quickstart
 from recipes.cli import main
-from recipes.runs import Predictions, Run
+from recipes.runs import Run
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 
@@ -86,7 +85,10 @@ def test_a_run_from_the_command_line(capsys, tmp_path):
     assert "2 of 2 epochs done, finished" in out
     assert main(("evaluate", "runs", "--markdown", "table.md")) == 0
     assert "Brier" in capsys.readouterr().out
-    assert "### digits, cnn (20 % of the labels are wrong)\n\n|  | AU |" in (tmp_path / "table.md").read_text()
+    assert (
+        "### digits, cnn (20 % of the labels are wrong)\n\n|  | AU |"
+        in (tmp_path / "table.md").read_text()
+    )
     assert "there is no run" in refused(capsys, "evaluate", "nowhere")
 
 

@@ -35,9 +35,12 @@ def made(folder, loss, seed, accuracy, **settings):
 def test_a_table_is_written_for_markdown_and_for_a_terminal():
     from rich.console import Console
 
-    table = Table(["", "a"], [["row", Bold("1")], ["other", "2"]], "Title", "Best in bold.")
+    table = Table(
+        ["", "a"], [["row", Bold("1")], ["other", "2"]], "Title", "Best in bold."
+    )
     assert table.markdown() == (
-        "### Title\n\n|  | a |\n|---|---|\n| row | **1** |\n| other | 2 |\n\nBest in bold."
+        "### Title\n\n|  | a |\n|---|---|\n| row | **1** |\n| other | 2 |\n\n"
+        "Best in bold."
     )
     console = Console(width=40, force_terminal=False)
     with console.capture() as capture:
