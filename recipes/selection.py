@@ -617,14 +617,14 @@ class Selection:
         matplotlib.use("Agg")
         from matplotlib import pyplot
 
-        from keras_selcal import plots
+        from recipes.search_plots import search_curve, search_map
 
         size = (5.2 * len(panels), 4.2)
         figure, axes = pyplot.subplots(1, len(panels), figsize=size, squeeze=False)
         best = "max" if CRITERIA[self.by].higher else "min"
-        draw: Any = plots.selection_map
+        draw: Any = search_map
         if len(numbers) == 1:
-            draw = plots.selection_curve
+            draw = search_curve
         for ax, (title, settings) in zip(axes[0], panels.items(), strict=True):
             value = f"val_{self.by}"
             draw(self._columns(settings), *numbers, value, best=best, ax=ax)

@@ -55,24 +55,12 @@ SCORES = PROBABILITIES.max(-1)
 CORRECT = PROBABILITIES.argmax(-1) == Y
 WEIGHT = _rng.integers(1, 4, size=N).astype("float64")
 
-TRIALS = {
-    "smoothing": [0.01, 0.1, 1.0, 0.01, 0.1, 1.0, 0.1],
-    "coverage": [0.5, 0.5, 0.5, 1.0, 1.0, 1.0, 0.5],
-    "val_loss": [0.7, 0.5, 0.6, 0.9, np.nan, 0.8, 0.3],
-}
-
 DRAW = {
     "reliability_gaps": lambda ax: plots.reliability_gaps(
         functional.reliability_curve(Y, PROBABILITIES, 10), ax=ax
     ),
     "sample_gradients": lambda ax: plots.sample_gradients(
         {"cross-entropy": FocalLoss(0), "focal": FocalLoss(2)}, Y, PROBABILITIES, ax=ax
-    ),
-    "selection_curve": lambda ax: plots.selection_curve(
-        {name: column[:3] for name, column in TRIALS.items()}, "smoothing", ax=ax
-    ),
-    "selection_map": lambda ax: plots.selection_map(
-        TRIALS, "smoothing", "coverage", ax=ax
     ),
     "loss_values": lambda ax: plots.loss_values(
         {"cross-entropy": FocalLoss(0), "focal": FocalLoss(2)}, ax=ax
@@ -633,41 +621,6 @@ def test_jumps_of_weights_have_no_slope():
     np.testing.assert_allclose(gradient[same], expected[same], rtol=0.01)
 
 
-# Selection
-
-
-def test_selection_curve_is_the_mean_of_trials(ax):
-    trials = {**TRIALS, "val_loss": [0.7, 0.5, np.nan, 0.9, np.nan, np.nan, 0.3]}
-    plots.selection_curve(trials, "smoothing", ax=ax)
-    np.testing.assert_allclose(
-        line(ax, "their mean").get_xydata(), [(0.01, 0.8), (0.1, 0.4)]
-    )
-    assert line(ax, "trials").get_xydata().shape == (7, 2)
-    assert line(ax, "no value").get_xdata().tolist() == [1.0]
-    assert legend(ax)[-1] == "lowest: ν = 0.1"
-    assert ax.get_xscale() == "log"
-    ax = plots.selection_curve(trials, "coverage", best="max")
-    assert legend(ax)[-1] == "highest: κ = 1"
-    assert ax.get_xscale() == "linear"
-
-
-def test_selection_map_has_a_cell_for_each_pair(ax):
-    plots.selection_map(TRIALS, "smoothing", "coverage", ax=ax)
-    (mesh,) = ax.collections
-    expected = [[0.7, 0.4, 0.6], [0.9, np.nan, 0.8]]
-    np.testing.assert_allclose(
-        np.ma.filled(mesh.get_array(), np.nan).reshape(2, 3), expected
-    )
-    assert [text.get_text() for text in ax.texts] == [
-        "0.700", "0.400", "0.600", "0.900", "0.800"
-    ]  # fmt: skip
-    assert legend(ax) == ["lowest: κ = 0.5, ν = 0.1"]
-    (frame,) = ax.patches
-    assert (frame.get_x() // 1 + 1, frame.get_y() // 1 + 1) == (1, 0)
-    ax = plots.selection_map(TRIALS, "smoothing", "coverage", best="max")
-    assert legend(ax) == ["highest: κ = 1, ν = 0.01"]
-
-
 # Bad input
 
 NAN = np.where(np.arange(N)[:, None] == 3, np.nan, PROBABILITIES)
@@ -708,11 +661,6 @@ BAD = [
     (lambda: plots.sample_gradients(AULoss(), Y + K, PROBABILITIES), "y_true"),
     (lambda: plots.sample_gradients(AULoss(), Y[1:], PROBABILITIES), "y_true"),
     (lambda: plots.sample_gradients(KDECrossentropy(), Y, PROBABILITIES), "losses"),
-    (lambda: plots.selection_curve(TRIALS, "gamma"), "trials"),
-    (lambda: plots.selection_curve(TRIALS, "coverage", best="least"), "best"),
-    (lambda: plots.selection_curve({"x": [1], "y": [1, 2]}, "x", "y"), "trials"),
-    (lambda: plots.selection_map(TRIALS, "coverage", "val_loss"), "trials"),
-    (lambda: plots.selection_map({"x": [], "y": []}, "x", "x", "y"), "trials"),
     (lambda: plots.loss_weights(KDECrossentropy()), "losses"),
     (lambda: plots.loss_weights({}), "losses"),
     (lambda: plots.loss_weights(3), "losses"),

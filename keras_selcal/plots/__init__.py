@@ -11,7 +11,6 @@ from keras_selcal.plots.reliability import reliability_diagram, reliability_gaps
 from keras_selcal.plots.risk_coverage import risk_coverage_curve
 from keras_selcal.plots.sample_gradients import sample_gradients
 from keras_selcal.plots.score_cdf import score_cdf
-from keras_selcal.plots.selection import selection_curve, selection_map
 
 __all__ = [
     "confidence_histogram",
@@ -23,6 +22,4 @@ __all__ = [
     "risk_coverage_curve",
     "sample_gradients",
     "score_cdf",
-    "selection_curve",
-    "selection_map",
 ]

@@ -39,6 +39,7 @@ from recipes.optimizers import L2SGD
 from recipes.paper import published
 from recipes.paper.groups import MODELS, Group, dataset_title, groups
 from recipes.runs import CONFIG, Predictions, Run, RunError
+from recipes.search_plots import search_curve, search_map
 from recipes.training import learning_rate
 
 # As many bins as in the paper's diagrams.
@@ -656,7 +657,7 @@ def _search_picture(
     keys = list(zip(*(columns[name] for name in others), strict=True)) or [()]
     parts = list(dict.fromkeys(keys))
     axes = _axes(len(parts), len(criteria), 4.6, 3.9)
-    draw = plots.selection_curve if len(numbers) == 1 else plots.selection_map
+    draw = search_curve if len(numbers) == 1 else search_map
     for row, part in zip(axes, parts, strict=True):
         inside = np.array([key == part for key in keys])
         shown = {

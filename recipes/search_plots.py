@@ -1,4 +1,4 @@
-"""What a search of hyperparameters has found: one of them, or two."""
+"""Plots of a search over one or two hyperparameters."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -22,7 +22,7 @@ _TITLES = {
 _BEST = {"min": np.nanargmin, "max": np.nanargmax}
 
 
-def selection_curve(
+def search_curve(
     trials: Any,
     x: str,
     value: str = "val_loss",
@@ -30,24 +30,24 @@ def selection_curve(
     best: str = "min",
     ax: Any = None,
 ) -> Any:
-    """Draws what trials have reached against a hyperparameter, and marks the best.
+    """Draws the results of trials against a hyperparameter, and marks the best.
 
-    Trials of the same x (of other seeds, say) are dots, and the line is their mean.
-    A trial without a value, NaN, was lost: a cross at the foot marks where all were.
+    Trials with the same x (of several seeds, for example) are dots, and the line is
+    their mean. A cross at the foot marks an x whose trials all have the value NaN.
 
     Args:
-        trials: columns by their names, each of a number for each trial: a dict of
-            lists, a `pandas.DataFrame` or the like.
+        trials: columns of numbers by their names, with one entry for each trial: a
+            dict of lists, a `pandas.DataFrame` or the like.
         x: the column of the hyperparameter.
-        value: the column of what was reached.
+        value: the column of the result.
         best: `"min"` or `"max"`.
-        ax: where to draw, an Axes. None makes a figure.
+        ax: the Axes to draw on. None makes a figure.
 
     Returns:
         The Axes.
 
     Example:
-    >>> ax = selection_curve({"gamma": [1, 2, 3], "val_loss": [0.5, 0.3, 0.4]}, "gamma")
+    >>> ax = search_curve({"gamma": [1, 2, 3], "val_loss": [0.5, 0.3, 0.4]}, "gamma")
     >>> ax.get_legend().get_texts()[-1].get_text()
     'lowest: γ = 2'
     """
@@ -113,7 +113,7 @@ def selection_curve(
     return ax
 
 
-def selection_map(
+def search_map(
     trials: Any,
     x: str,
     y: str,
@@ -122,31 +122,30 @@ def selection_map(
     best: str = "min",
     ax: Any = None,
 ) -> Any:
-    """Draws what trials have reached by two hyperparameters, and frames the best.
+    """Draws the results of trials for two hyperparameters, and frames the best.
 
-    A cell is the mean of the trials that share x and y, the brighter the better. White:
-    there was none, or none with a value.
+    A cell is the mean of the trials that share x and y; brighter is better. A cell is
+    white if it has no trial, or none with a value.
 
     Args:
-        trials: columns by their names, each of a number for each trial: a dict of
-            lists, a `pandas.DataFrame` or the like.
+        trials: columns of numbers by their names, with one entry for each trial: a
+            dict of lists, a `pandas.DataFrame` or the like.
         x: the column of one hyperparameter.
         y: the column of another.
-        value: the column of what was reached.
+        value: the column of the result.
         best: `"min"` or `"max"`.
-        ax: where to draw, an Axes. None makes a figure.
+        ax: the Axes to draw on. None makes a figure.
 
     Returns:
         The Axes.
 
     Example:
     >>> trials = {"coverage": [0.5, 1], "smoothing": [0.1, 0.1], "val_loss": [0.4, 0.3]}
-    >>> ax = selection_map(trials, "smoothing", "coverage")
+    >>> ax = search_map(trials, "smoothing", "coverage")
     >>> ax.get_legend().get_texts()[0].get_text()
     'lowest: κ = 1, ν = 0.1'
 
-    Reference:
-
+    References:
     - Zhou et al., Revisiting Reweighted Risk for Calibration: AURC, Focal and Inverse
       Focal Loss, Fig. nuselection
     """
@@ -206,7 +205,7 @@ def selection_map(
 
 
 def _columns(trials: Any, *names: str) -> list[Array]:
-    """Returns columns of numbers; hyperparameters have no NaN, and none is empty."""
+    """Returns columns of numbers, without NaN except in the last one."""
     found = []
     for name in names:
         try:
@@ -237,7 +236,7 @@ def _superlative(best: str) -> str:
 
 
 def _write(ax: Any, mesh: Any, cells: Array) -> None:
-    """Writes the values into the cells, with enough digits to tell them apart."""
+    """Writes the values into the cells, with enough digits to distinguish them."""
     spread = np.nanmax(cells) - np.nanmin(cells)
     digits = 3 if spread == 0 else int(np.clip(2 - np.floor(np.log10(spread)), 1, 4))
     for (row, column), cell in np.ndenumerate(cells):

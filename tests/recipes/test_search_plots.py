@@ -1,0 +1,80 @@
+"""Plots of a search over one or two hyperparameters."""
+
+import numpy as np
+import pytest
+
+matplotlib = pytest.importorskip("matplotlib")
+matplotlib.use("Agg")
+
+from matplotlib import pyplot  # noqa: E402
+
+from recipes.search_plots import search_curve, search_map  # noqa: E402
+
+TRIALS = {
+    "smoothing": [0.01, 0.1, 1.0, 0.01, 0.1, 1.0, 0.1],
+    "coverage": [0.5, 0.5, 0.5, 1.0, 1.0, 1.0, 0.5],
+    "val_loss": [0.7, 0.5, 0.6, 0.9, np.nan, 0.8, 0.3],
+}
+
+
+@pytest.fixture(autouse=True)
+def _close():
+    yield
+    pyplot.close("all")
+
+
+def line(ax, label):
+    (found,) = (line for line in ax.lines if line.get_label() == label)
+    return found
+
+
+def legend(ax):
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def test_curve_is_the_mean_of_trials():
+    trials = {**TRIALS, "val_loss": [0.7, 0.5, np.nan, 0.9, np.nan, np.nan, 0.3]}
+    ax = pyplot.figure().subplots()
+    assert search_curve(trials, "smoothing", ax=ax) is ax
+    np.testing.assert_allclose(
+        line(ax, "their mean").get_xydata(), [(0.01, 0.8), (0.1, 0.4)]
+    )
+    assert line(ax, "trials").get_xydata().shape == (7, 2)
+    assert line(ax, "no value").get_xdata().tolist() == [1.0]
+    assert legend(ax)[-1] == "lowest: ν = 0.1"
+    assert ax.get_xscale() == "log"
+    ax = search_curve(trials, "coverage", best="max")
+    assert legend(ax)[-1] == "highest: κ = 1"
+    assert ax.get_xscale() == "linear"
+
+
+def test_map_has_a_cell_for_each_pair():
+    ax = search_map(TRIALS, "smoothing", "coverage")
+    (mesh,) = ax.collections
+    expected = [[0.7, 0.4, 0.6], [0.9, np.nan, 0.8]]
+    np.testing.assert_allclose(
+        np.ma.filled(mesh.get_array(), np.nan).reshape(2, 3), expected
+    )
+    assert [text.get_text() for text in ax.texts] == [
+        "0.700", "0.400", "0.600", "0.900", "0.800"
+    ]  # fmt: skip
+    assert legend(ax) == ["lowest: κ = 0.5, ν = 0.1"]
+    (frame,) = ax.patches
+    assert (frame.get_x() // 1 + 1, frame.get_y() // 1 + 1) == (1, 0)
+    ax = search_map(TRIALS, "smoothing", "coverage", best="max")
+    assert legend(ax) == ["highest: κ = 1, ν = 0.01"]
+
+
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        (lambda: search_curve(TRIALS, "gamma"), "trials"),
+        (lambda: search_curve(TRIALS, "coverage", best="least"), "best"),
+        (lambda: search_curve({"x": [1], "y": [1, 2]}, "x", "y"), "trials"),
+        (lambda: search_map(TRIALS, "coverage", "val_loss"), "trials"),
+        (lambda: search_map({"x": [], "y": []}, "x", "x", "y"), "trials"),
+    ],
+)
+def test_bad_input_is_named(call, argument):
+    with pytest.raises(ValueError, match=f"`{argument}`"):
+        call()
