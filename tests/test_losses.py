@@ -401,11 +401,14 @@ def test_pixels_are_ranked_together(name):
     )
 
 
-def test_label_out_of_range_is_nan_and_not_a_number():
+def test_label_out_of_range_is_an_error_or_nan():
     logits, labels = data(24, 5)
+    loss = AULoss(from_logits=True)
     for wrong in (-1, 5):
         labels[2] = wrong
-        assert np.isnan(float(AULoss(from_logits=True)(labels, logits)))
+        assert np.isnan(float(loss(ops.convert_to_tensor(labels), logits)))
+        with pytest.raises(ValueError, match=f"y_true={wrong}"):
+            loss(labels, logits)
 
 
 def test_nan_predictions_give_nan():
@@ -515,8 +518,8 @@ def test_bad_arguments(make_loss, words):
         ((5,), (4, 3)),
         ((4, 2), (4, 3)),
         ((4, 3, 1), (4, 3)),
-        ((4,), (4, 1)),
-        ((4,), (4,)),
+        ((4, 2), (4, 1)),
+        ((5,), (4,)),
         ((4, 3), (4, 2, 3, 5)),
     ],
 )

@@ -259,9 +259,9 @@ def test_nan_gives_nan(rng, from_logits):
     assert report.to_dict()["metrics"]["ece"] == part
 
 
-def test_label_that_is_no_class_gives_nan(rng):
-    report = report_of([0, 3, 1], rng.dirichlet(np.ones(3), 3))
-    assert np.isnan(list(report.values())).all()
+def test_label_that_is_no_class_is_refused(rng):
+    with pytest.raises(ValueError, match="y_true=3"):
+        report_of([0, 3, 1], rng.dirichlet(np.ones(3), 3))
 
 
 def test_score_that_is_nan_leaves_the_other_metrics(rng):

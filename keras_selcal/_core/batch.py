@@ -2,83 +2,35 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import keras
+import numpy as np
 from keras import ops
 
-from keras_selcal._core.ops import Tensor, as_float, safe_log
+from keras_selcal._core.ops import Tensor, as_float, mask_of, safe_log
+from keras_selcal._core.outputs import (
+    SUM_TOLERANCE,
+    Arranged,
+    Outputs,
+    broadcast_weight,
+    finite_log_p,
+)
+from keras_selcal._core.samples import check_values
 
 
-def check_shapes(
-    y_true_shape: tuple[int | None, ...], y_pred_shape: tuple[int | None, ...]
-) -> bool:
-    """Checks that labels fit predictions; returns whether they are class indices.
-
-    Predictions have shape (..., k) with k ≥ 2. Labels are class indices of shape
-    (...) or (..., 1), or distributions (one-hot, soft) of shape (..., k).
+def combined_weight(shape: tuple[Any, ...], dtype: str, *factors: Any) -> Tensor | None:
+    """Returns the product of sample weights and masks in the samples' shape, or None
+    if none is given.
     """
-    y_true_shape, y_pred_shape = tuple(y_true_shape), tuple(y_pred_shape)
-    if len(y_pred_shape) < 2 or y_pred_shape[-1] is None or y_pred_shape[-1] < 2:
-        raise ValueError(
-            "`y_pred` must have shape (..., k) with k ≥ 2, one column a class (a "
-            "binary model too: p and 1 − p, or two logits). Received: "
-            f"y_pred.shape={y_pred_shape}"
-        )
-    *leading, num_classes = y_pred_shape
-
-    def fits(shape: tuple[int | None, ...], target: list[int | None]) -> bool:
-        return len(shape) == len(target) and all(
-            a is None or b is None or a == b for a, b in zip(shape, target, strict=True)
-        )
-
-    if fits(y_true_shape, [*leading, num_classes]) and y_true_shape[-1] is not None:
-        return False
-    if fits(y_true_shape, leading) or fits(y_true_shape, [*leading, 1]):
-        return True
-    raise ValueError(
-        "`y_true` must hold class indices of shape (...) or (..., 1), or "
-        "distributions of shape (..., k), for `y_pred` of shape (..., k). Received: "
-        f"y_true.shape={y_true_shape}, y_pred.shape={y_pred_shape}"
-    )
-
-
-def spread_weight(weight: Any, shape: tuple[Any, ...], dtype: str) -> Tensor:
-    """Returns a sample weight or mask as a tensor of the samples' shape.
-
-    A weight of fewer dimensions belongs to the leading ones; a last one of size 1 is
-    dropped.
-    """
-    return broadcast_weight(ops.cast(ops.convert_to_tensor(weight), dtype), shape, ops)
-
-
-def combined_weight(y_pred: Tensor, *factors: Any) -> Tensor | None:
-    """Returns the product of sample weights and masks, in the samples' shape, or None
-    where none is given.
-    """
-    weight, shape = None, ops.shape(y_pred)[:-1]
+    weight = None
     for factor in factors:
         if factor is not None:
-            factor = spread_weight(factor, shape, y_pred.dtype)
+            factor = ops.cast(ops.convert_to_tensor(factor), dtype)
+            factor = broadcast_weight(factor, shape, ops)
             weight = factor if weight is None else weight * factor
     return weight
-
-
-def broadcast_weight(weight: Any, shape: tuple[Any, ...], xp: Any) -> Any:
-    """Returns what `spread_weight` does, for `xp` `keras.ops` or NumPy."""
-    if len(weight.shape) == len(shape) + 1 and weight.shape[-1] == 1:
-        weight = xp.squeeze(weight, -1)
-    if len(weight.shape) > len(shape):
-        raise ValueError(
-            "`sample_weight` must have a shape that broadcasts to the samples'. "
-            f"Received: sample_weight.shape={tuple(weight.shape)} for samples of "
-            f"shape {tuple(shape)}"
-        )
-    missing = len(shape) - len(weight.shape)
-    if len(weight.shape) > 0 and missing:
-        weight = xp.reshape(weight, xp.shape(weight) + (1,) * missing)
-    return xp.broadcast_to(weight, shape)
 
 
 class cached_property:  # noqa: N801
@@ -105,16 +57,31 @@ class Score(Protocol):
 
 @dataclass(frozen=True)
 class Batch:
-    """n predictions over k classes with their labels.
+    """n rows of predictions over k classes, with their labels.
 
-    Whatever the leading dimensions were (pixels, say), the samples stand in one.
+    A row is a sample, whatever the leading dimensions of the samples were; of
+    multi-label data, it is one label of a sample (k = 2). Code that looks at one row at
+    a time needs to know no more. A statistic over rows (ranks, a CDF, a kernel
+    estimate) is taken for each label: `by_label` brings values of the rows into shape
+    (labels, samples), with one label for data that are not multi-label, and
+    `from_labels` brings them back. `to_samples` averages the values over labels.
 
     Attributes:
-        y_pred: probabilities, or log-probabilities where `in_logs`; (n, k).
+        y_pred: probabilities, or log-probabilities if `in_logs`; (n, k).
         labels: class indices (n, 1), or distributions (n, k).
         in_logs: whether `y_pred` is in log space.
         sparse: whether `labels` are class indices.
-        sample_weight: (n,), or None where every sample counts once.
+        sample_weight: (n,), or None if every row counts once. Rows of weight 0 hold a
+            uniform prediction of class 0.
+        num_labels: number of labels of multi-label data, or 1. Label c of sample i is
+            row i·num_labels + c.
+        shape: shape of the samples.
+        mask: 1 for samples that neither a Keras mask nor `ignore_class` leaves out, in
+            the samples' shape (of multi-label data with `ignore_class`, with the labels
+            in a last axis); None if there is no mask. As in Keras, a mean over the
+            batch is one over the samples in the mask, of weight 0 or not.
+        weight: weights in the samples' shape, all factors multiplied, or None.
+        threshold: probability of class 1 above which it is predicted (k = 2).
     """
 
     y_pred: Tensor
@@ -122,42 +89,81 @@ class Batch:
     in_logs: bool
     sparse: bool
     sample_weight: Tensor | None = None
+    num_labels: int = 1
+    shape: tuple[Any, ...] = (-1,)
+    mask: Tensor | None = None
+    weight: Tensor | None = None
+    threshold: float = 0.5
 
     @classmethod
     def of(
-        cls,
-        y_true: Any,
-        y_pred: Any,
-        from_logits: bool,
-        sample_weight: Tensor | None = None,
+        cls, y_true: Any, y_pred: Any, outputs: Any, sample_weight: Any = None
     ) -> "Batch":
         """Builds the batch from what a Keras loss or metric is given.
 
-        Rows of weight 0 are replaced by a uniform prediction of class 0: whatever
-        stands in padding, NaN and out-of-range labels included, then reaches neither
-        a value nor a gradient.
+        The Keras mask of `y_pred` is taken into account. Rows of weight 0 are replaced
+        by a uniform prediction of class 0: no content of padding, NaN and out-of-range
+        labels included, reaches a value or a gradient.
+
+        Bad values raise ValueError where they come as NumPy arrays or lists. The values
+        of tensors are not looked at, which would make a device wait in every step of
+        `fit`: see `valid`.
+
+        Args:
+            y_true: labels.
+            y_pred: predictions.
+            outputs: an `Outputs`, or a bool that means `from_logits`.
+            sample_weight: of a shape that broadcasts to the samples', or None.
         """
-        y_pred = as_float(y_pred)
-        y_true = ops.convert_to_tensor(y_true)
-        try:
-            shape = tuple(y_true.shape)
-        except ValueError:
-            # TensorFlow, once it has met labels of two ranks, traces for any rank.
-            sparse = "int" in keras.backend.standardize_dtype(y_true.dtype)
-        else:
-            sparse = check_shapes(shape, tuple(y_pred.shape))
-        num_classes = y_pred.shape[-1]
-        y_pred = ops.reshape(y_pred, (-1, num_classes))
-        labels = ops.reshape(y_true, (-1, 1 if sparse else num_classes))
-        labels = ops.cast(labels, "int32" if sparse else y_pred.dtype)
-        if sample_weight is not None:
-            sample_weight = ops.reshape(sample_weight, (-1,))
-            counts = ops.expand_dims(sample_weight > 0, -1)
-            y_pred = ops.where(counts, y_pred, 0.0 if from_logits else 1 / num_classes)
-            labels = ops.where(counts, labels, ops.zeros_like(labels))
-        if from_logits:
-            y_pred = ops.log_softmax(y_pred, axis=-1)
-        return cls(y_pred, labels, from_logits, sparse, sample_weight)
+        outputs = Outputs.of(outputs)
+        # Casting loses the mask: read it first.
+        mask = mask_of(y_pred)
+        _check_host_values(y_true, y_pred, outputs, sample_weight, mask)
+        y_pred, y_true = as_float(y_pred), ops.convert_to_tensor(y_true)
+        shape = outputs.sample_shape(ops.shape(y_pred))
+        weight = combined_weight(shape, y_pred.dtype, sample_weight, mask)
+        if mask is not None:
+            mask = combined_weight(shape, y_pred.dtype, mask)
+        arranged = outputs.arrange(y_true, y_pred, _static_shape(y_true), ops)
+        num_labels = int(arranged.y_pred.shape[-2]) if outputs.multi_label else 1
+        k = int(arranged.y_pred.shape[-1])
+        y_pred = ops.reshape(arranged.y_pred, (-1, k))
+        labels, kept = _labels(arranged, outputs, y_pred)
+        if kept is not None:
+            kept = ops.cast(ops.reshape(kept, (*shape, num_labels)), y_pred.dtype)
+            if num_labels == 1:
+                kept = ops.squeeze(kept, -1)
+                weight = kept if weight is None else weight * kept
+            elif mask is not None:
+                mask = ops.expand_dims(mask, -1)
+            mask = kept if mask is None else mask * kept
+        rows = _rows_of_weight(weight, kept, num_labels)
+        if rows is not None:
+            counts = ops.expand_dims(rows != 0, -1)
+            y_pred = ops.where(counts, y_pred, 0.0 if outputs.from_logits else 1 / k)
+            labels = ops.where(counts, labels, _first_class(labels, arranged.sparse))
+        if outputs.from_logits:
+            y_pred = finite_log_p(ops.log_softmax(y_pred, axis=-1), ops)
+        batch = cls(
+            y_pred,
+            labels,
+            outputs.from_logits,
+            bool(arranged.sparse),
+            rows,
+            num_labels,
+            shape,
+            mask,
+            weight,
+            outputs.decision_threshold,
+        )
+        return batch.smoothed(outputs.label_smoothing)
+
+    def smoothed(self, epsilon: float) -> "Batch":
+        """Returns the batch with labels (1 − ε) y + ε/k."""
+        if epsilon == 0:
+            return self
+        labels = (1 - epsilon) * self.distributions + epsilon / self.num_classes
+        return replace(self, labels=labels, sparse=False)
 
     @property
     def num_classes(self) -> int:
@@ -198,9 +204,54 @@ class Batch:
         if not self.sparse:
             return self.y_pred
         # A label outside 0 … k − 1 gives NaN rather than a plausible number.
+        index = self.class_indices
+        valid = self.labels == index
+        return ops.where(valid, ops.take_along_axis(self.y_pred, index, -1), math.nan)
+
+    @property
+    def class_indices(self) -> Tensor:
+        """Labels that are class indices, (n, 1), those outside 0 … k − 1 as 0."""
         valid = (self.labels >= 0) & (self.labels < self.num_classes)
-        labels = ops.where(valid, self.labels, 0)
-        return ops.where(valid, ops.take_along_axis(self.y_pred, labels, -1), math.nan)
+        return ops.where(valid, self.labels, 0)
+
+    @cached_property
+    def distributions(self) -> Tensor:
+        """Labels as distributions, (n, k); NaN where a label is no class."""
+        if not self.sparse:
+            return self.labels
+        index = self.class_indices
+        y = ops.one_hot(index[:, 0], self.num_classes, dtype=self.y_pred.dtype)
+        return ops.where(self.labels == index, y, math.nan)
+
+    @cached_property
+    def valid(self) -> Tensor:
+        """Which rows hold what `Outputs` allows, (n,).
+
+        Elsewhere a label is no class or no distribution, a prediction is NaN or no
+        distribution, or a weight is negative or NaN. The values of such a row must be
+        NaN, not a plausible number: see `checked`.
+        """
+        if self.in_logs:
+            # One NaN in a row of logits makes all its log-probabilities NaN.
+            valid = ops.equal(self.y_pred[:, 0], self.y_pred[:, 0])
+        else:
+            # One sum finds NaN, logits, and (1 − p, p) of a p outside [0, 1].
+            valid = _is_one(ops.sum(ops.abs(self.y_pred), axis=-1))
+        if self.sparse:
+            labels = self.labels[:, 0]
+            valid = valid & (labels >= 0) & (labels < self.num_classes)
+        else:
+            valid = valid & _is_one(ops.sum(ops.abs(self.labels), axis=-1))
+        if self.sample_weight is not None:
+            valid = valid & (self.sample_weight >= 0)
+        return valid
+
+    def checked(self, values: Tensor) -> Tensor:
+        """Returns values of the rows, (n,), with NaN where a row is not valid.
+
+        A product, so that gradients become NaN as well.
+        """
+        return values * ops.where(self.valid, 1.0, math.nan)
 
     def as_p(self, values: Tensor) -> Tensor:
         """Returns the probabilities of values on the scale of `y_pred`."""
@@ -214,6 +265,15 @@ class Batch:
         """Confidence scores (n,)."""
         return csf.from_log_probabilities(self.y_pred) if self.in_logs else csf(self.p)
 
+    def predicted(self) -> Tensor:
+        """Returns the predicted class, (n, 1): the first of the most probable ones, or
+        class 1 of two where its probability is above the threshold.
+        """
+        if self.threshold == 0.5:
+            return ops.argmax(self.y_pred, axis=-1)[:, None]
+        threshold = math.log(self.threshold) if self.in_logs else self.threshold
+        return ops.cast(self.y_pred[:, 1:] > threshold, "int32")
+
     def expectation(self, values: Tensor) -> Tensor:
         """Returns Σ_c y_c v_c, (n,), for values of shape (n, 1), (n, k) or (n,)."""
         if len(values.shape) == 1:
@@ -221,3 +281,133 @@ class Batch:
         if values.shape[-1] == 1:
             return ops.squeeze(values, -1)
         return ops.sum(self.labels * values, axis=-1)
+
+    def by_label(self, values: Tensor) -> Tensor:
+        """Returns values of the rows, (n,), as (labels, samples)."""
+        if self.num_labels == 1:
+            return ops.expand_dims(values, 0)
+        return ops.transpose(ops.reshape(values, (-1, self.num_labels)))
+
+    def from_labels(self, values: Tensor) -> Tensor:
+        """Returns values (labels, samples) as values of the rows, (n,)."""
+        return ops.reshape(ops.transpose(values), (-1,))
+
+    def to_samples(self, values: Tensor) -> Tensor:
+        """Returns values of the rows, (n,), in the samples' shape: the mean over labels
+        of multi-label data, in which labels that `ignore_class` leaves out are 0.
+        """
+        if self.num_labels == 1:
+            return ops.reshape(values, self.shape)
+        values = ops.reshape(values, (*self.shape, self.num_labels))
+        mask = self.mask
+        if mask is not None and len(mask.shape) == len(values.shape):
+            values = values * mask
+        return ops.mean(values, axis=-1)
+
+
+def _rows_of_weight(
+    weight: Tensor | None, kept: Tensor | None, num_labels: int
+) -> Tensor | None:
+    """Returns the weight of each row, (n,), or None."""
+    if num_labels > 1:
+        if weight is not None:
+            weight = ops.repeat(ops.expand_dims(weight, -1), num_labels, axis=-1)
+        if kept is not None:
+            weight = kept if weight is None else weight * kept
+    return None if weight is None else ops.reshape(weight, (-1,))
+
+
+def _is_one(sums: Tensor) -> Tensor:
+    return ops.abs(sums - 1.0) <= SUM_TOLERANCE
+
+
+def _static_shape(x: Tensor) -> tuple[int | None, ...] | None:
+    """Returns the shape that is known without running, or None for an unknown rank."""
+    try:
+        return tuple(x.shape)
+    except ValueError:
+        # TensorFlow, once it has met labels of two ranks, traces for any rank.
+        return None
+
+
+def _labels(
+    arranged: Arranged, outputs: Outputs, y_pred: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """Returns the rows' labels, and which rows `ignore_class` keeps (n,), or None."""
+    y_true, k, ignored = arranged.y_true, int(y_pred.shape[-1]), outputs.ignore_class
+    if arranged.sparse:
+        flat = ops.reshape(y_true, (-1,))
+        kept = None if ignored is None else flat != ignored
+        return ops.expand_dims(_indices(flat), -1), kept
+    if arranged.sparse is None:
+        return _labels_at_run_time(y_true, y_pred, ignored)
+    labels = ops.cast(ops.reshape(y_true, (-1, k)), y_pred.dtype)
+    # Of the two columns of a sigmoid's labels, the last is the label itself.
+    return labels, None if ignored is None else labels[:, 1] != ignored
+
+
+def _indices(labels: Tensor) -> Tensor:
+    """Returns class indices as int32; −1 for a fraction or NaN."""
+    if "float" not in keras.backend.standardize_dtype(labels.dtype):
+        return ops.cast(labels, "int32")
+    whole = ops.equal(labels, ops.floor(labels))
+    return ops.cast(ops.where(whole, labels, -1.0), "int32")
+
+
+def _labels_at_run_time(
+    y_true: Tensor, y_pred: Tensor, ignored: int | None
+) -> tuple[Tensor, Tensor | None]:
+    """Returns distributions, where only the number of labels tells what they are.
+
+    TensorFlow forgets the shape of labels once a model has met two different ones.
+    """
+    n, k = ops.shape(y_pred)
+    flat = ops.reshape(y_true, (-1,))
+    are_indices = ops.equal(ops.shape(flat)[0], n)
+
+    def of_indices() -> Tensor:
+        # A label that is no class becomes a row of zeros, which is not valid.
+        return ops.one_hot(_indices(flat), k, dtype=y_pred.dtype)
+
+    def of_distributions() -> Tensor:
+        return ops.cast(ops.reshape(flat, (-1, k)), y_pred.dtype)
+
+    labels = ops.cond(are_indices, of_indices, of_distributions)
+    if ignored is None:
+        return labels, None
+    kept = ops.cond(
+        are_indices,
+        lambda: flat != ignored,
+        lambda: ops.ones((n,), dtype="bool"),
+    )
+    return labels, kept
+
+
+def _first_class(labels: Tensor, sparse: bool | None) -> Any:
+    """Returns the label of class 0."""
+    if sparse:
+        return ops.zeros_like(labels)
+    k = int(labels.shape[-1])
+    return ops.cast(np.arange(k) == 0, labels.dtype)
+
+
+def _check_host_values(
+    y_true: Any, y_pred: Any, outputs: Outputs, sample_weight: Any, mask: Any
+) -> None:
+    """Checks the values that come as NumPy arrays or lists."""
+    if mask is not None or not _is_host(sample_weight) or not _is_host(y_true):
+        return
+    if not _is_host(y_pred):
+        shape = _static_shape(y_pred)
+        if shape is None or None in shape:
+            return
+        # Logits of 0 stand for values that are not at hand.
+        outputs = replace(outputs, from_logits=True)
+        y_pred = np.broadcast_to(np.float32(0), shape)
+    check_values(y_true, y_pred, outputs, sample_weight)
+
+
+def _is_host(x: Any) -> bool:
+    if isinstance(x, keras.KerasTensor | keras.Variable):
+        return False
+    return isinstance(x, np.ndarray) or not ops.is_tensor(x)

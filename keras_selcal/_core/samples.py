@@ -1,15 +1,22 @@
 """Labels and predictions of a whole data set as NumPy arrays, for the exact metrics."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from keras import ops
 from numpy.typing import NDArray
 
-from keras_selcal._core.batch import broadcast_weight, check_shapes
+from keras_selcal._core.outputs import (
+    Outputs,
+    broadcast_weight,
+    check_labels,
+    check_probabilities,
+    check_weights,
+    finite_log_p,
+)
 from keras_selcal._core.validation import refuse
 
 Array = NDArray[Any]
@@ -33,8 +40,7 @@ def to_weight(sample_weight: Any, shape: tuple[int, ...]) -> Array | None:
     if sample_weight is None:
         return None
     weight = to_numpy(sample_weight).astype("float64")
-    if not np.all(weight >= 0):
-        refuse("sample_weight", sample_weight, "numbers of at least 0")
+    check_weights(weight)
     return np.reshape(broadcast_weight(weight, shape, np), (-1,))
 
 
@@ -56,16 +62,79 @@ def row_blocks(shape: tuple[int, ...]) -> list[slice]:
     return [slice(start, start + step) for start in range(0, n, step)]
 
 
+class _Rows(NamedTuple):
+    """Checked rows that count, in NumPy; the fields of `Samples`."""
+
+    y_pred: Array
+    labels: Array
+    sparse: bool
+    from_logits: bool
+    weight: Array | None
+    num_labels: int
+    label_index: Array | None
+    threshold: float
+
+
+def check_values(y_true: Any, y_pred: Any, outputs: Any, sample_weight: Any) -> _Rows:
+    """Checks labels, predictions and weights by value; returns the rows that count."""
+    outputs = Outputs.of(outputs)
+    y_pred, y_true = to_numpy(y_pred), to_numpy(y_true)
+    if y_pred.dtype not in (np.float32, np.float64):
+        y_pred = y_pred.astype("float32")
+    weight = to_weight(sample_weight, outputs.sample_shape(y_pred.shape))
+    arranged = outputs.arrange(y_true, y_pred, y_true.shape, np)
+    # NumPy knows all shapes; both readings fit where there is nothing to read.
+    sparse = arranged.sparse is not False
+    k = arranged.y_pred.shape[-1]
+    y_pred = arranged.y_pred.reshape(-1, k)
+    labels = arranged.y_true
+    labels = labels.reshape(-1) if sparse else labels.reshape(-1, k)
+    num_labels, label_index = 1, None
+    if outputs.multi_label:
+        num_labels = arranged.y_pred.shape[-2]
+        label_index = np.resize(np.arange(num_labels), len(y_pred))
+        weight = None if weight is None else np.repeat(weight, num_labels)
+    counts = None if weight is None else weight > 0
+    if outputs.ignore_class is not None:
+        kept = (labels if sparse else labels[:, 1]) != outputs.ignore_class
+        counts = kept if counts is None else counts & kept
+    if counts is not None and not counts.all():
+        y_pred, labels = y_pred[counts], labels[counts]
+        weight = None if weight is None else weight[counts]
+        label_index = None if label_index is None else label_index[counts]
+    check_labels(labels, sparse, k, arranged.events)
+    if not outputs.from_logits:
+        for rows in row_blocks(y_pred.shape):
+            check_probabilities(y_pred[rows])
+    labels = labels.astype(np.intp if sparse else "float64")
+    return _Rows(
+        y_pred,
+        labels,
+        sparse,
+        outputs.from_logits,
+        weight,
+        num_labels,
+        label_index,
+        outputs.decision_threshold,
+    )
+
+
 @dataclass(frozen=True)
 class Samples:
-    """n samples that count, with predictions over k classes.
+    """n rows that count, with predictions over k classes.
+
+    A row is a sample; of multi-label data, one label of a sample (k = 2), and
+    `split_labels` gives the samples of each label.
 
     Attributes:
         y_pred: probabilities or logits, (n, k), in float32 or float64.
         labels: class indices (n,), or distributions (n, k).
         sparse: whether `labels` are class indices.
         from_logits: whether `y_pred` holds logits.
-        weight: (n,), all above 0, or None where every sample counts once.
+        weight: (n,), all above 0, or None if every sample counts once.
+        num_labels: number of labels of multi-label data, or 1.
+        label_index: which label a row of multi-label data belongs to, (n,), or None.
+        threshold: probability of class 1 above which it is predicted (k = 2).
     """
 
     y_pred: Array
@@ -73,31 +142,49 @@ class Samples:
     sparse: bool
     from_logits: bool
     weight: Array | None
+    num_labels: int = 1
+    label_index: Array | None = None
+    threshold: float = 0.5
 
     @classmethod
     def of(
-        cls, y_true: Any, y_pred: Any, from_logits: bool, sample_weight: Any
+        cls, y_true: Any, y_pred: Any, outputs: Any, sample_weight: Any = None
     ) -> "Samples":
         """Builds the samples from what the functional metrics are given.
 
-        Leading dimensions (pixels, say) are flattened; samples of weight 0 are left
-        out, whatever they hold.
+        Leading dimensions are flattened. Samples of weight 0 are left out, whatever
+        they hold; elsewhere, bad values raise ValueError.
+
+        Args:
+            y_true: labels.
+            y_pred: predictions.
+            outputs: an `Outputs`, or a bool that means `from_logits`.
+            sample_weight: of a shape that broadcasts to the samples', or None.
         """
-        y_pred, y_true = to_numpy(y_pred), to_numpy(y_true)
-        sparse = check_shapes(y_true.shape, y_pred.shape)
-        *leading, k = y_pred.shape
-        if y_pred.dtype not in (np.float32, np.float64):
-            y_pred = y_pred.astype("float32")
-        y_pred = y_pred.reshape(-1, k)
-        labels = y_true.reshape(-1) if sparse else y_true.reshape(-1, k)
-        weight = to_weight(sample_weight, tuple(leading))
-        if weight is not None and not np.all(weight > 0):
-            counts = weight > 0
-            y_pred, labels, weight = y_pred[counts], labels[counts], weight[counts]
-        if len(y_pred) == 0:
-            refuse("y_pred", y_pred.shape, "of at least one sample that counts")
-        labels = labels.astype(np.intp if sparse else "float64")
-        return cls(y_pred, labels, sparse, bool(from_logits), weight)
+        rows = check_values(y_true, y_pred, outputs, sample_weight)
+        if len(rows.y_pred) == 0:
+            refuse("y_pred", rows.y_pred.shape, "of at least one sample that counts")
+        return cls(*rows)
+
+    def split_labels(self) -> list["Samples"]:
+        """Returns the samples of each label; of data with one label, these."""
+        if self.label_index is None:
+            return [self]
+        order = np.argsort(self.label_index, kind="stable")
+        sizes = np.bincount(self.label_index, minlength=self.num_labels)
+        if not sizes.all():
+            refuse("y_true", int(sizes.argmin()), "labels that occur: one is ignored")
+        return [
+            replace(
+                self,
+                y_pred=self.y_pred[rows],
+                labels=self.labels[rows],
+                weight=None if self.weight is None else self.weight[rows],
+                num_labels=1,
+                label_index=None,
+            )
+            for rows in np.split(order, np.cumsum(sizes)[:-1])
+        ]
 
     @property
     def n(self) -> int:
@@ -126,7 +213,7 @@ class Samples:
             if not self.from_logits:
                 return np.log(z)
             z -= z.max(axis=-1, keepdims=True)
-            return z - np.log(np.exp(z).sum(axis=-1, keepdims=True))
+            return finite_log_p(z - np.log(np.exp(z).sum(axis=-1, keepdims=True)), np)
 
     def p(self, rows: slice) -> Array:
         """Returns the probabilities of some rows, (rows, k)."""
@@ -145,44 +232,33 @@ class Samples:
         flat = np.ascontiguousarray(values).reshape(-1)
         return flat[np.arange(0, len(values) * step, step) + index]
 
-    @cached_property
-    def valid_labels(self) -> Array | None:
-        """Which class indices lie in 0 … k − 1, or None where all do."""
-        if not self.sparse:
-            return None
-        if self.labels.min() >= 0 and self.labels.max() < self.num_classes:
-            return None
-        return (self.labels >= 0) & (self.labels < self.num_classes)
-
     def of_label(self, values: Array, rows: slice = slice(None)) -> Array:
-        """Returns Σ_c y_c v_c for values (rows, k); NaN where a label is no class."""
+        """Returns Σ_c y_c v_c for values (rows, k)."""
         labels = self.labels[rows]
-        if not self.sparse:
-            # 0·(−∞) counts as 0: a class that cannot be has no say.
-            products = np.where(labels == 0, 0.0, labels) * np.where(
-                labels == 0, 0.0, values
-            )
-            return np.asarray(products.sum(axis=-1))
-        if self.valid_labels is None:
+        if self.sparse:
             return self.of_class(values, labels)
-        valid = self.valid_labels[rows]
-        found = self.of_class(values, np.where(valid, labels, 0))
-        return np.where(valid, found, np.nan)
+        # 0·(−∞) counts as 0: a class without label mass does not matter.
+        return np.asarray((labels * np.where(labels == 0, 0.0, values)).sum(axis=-1))
 
     def one_hot(self, rows: slice = slice(None)) -> Array:
-        """Returns labels as distributions (rows, k); NaN where a label is no class."""
+        """Returns labels as distributions (rows, k)."""
         labels = self.labels[rows]
         if not self.sparse:
             return labels
-        y = (labels[:, None] == np.arange(self.num_classes)).astype("float64")
-        if self.valid_labels is not None:
-            y[~self.valid_labels[rows]] = np.nan
-        return y
+        return (labels[:, None] == np.arange(self.num_classes)).astype("float64")
 
     @cached_property
     def top(self) -> Array:
-        """The predicted class (n,): the first of the largest predictions."""
-        return self.y_pred.argmax(axis=-1)
+        """The predicted class (n,): the first of the largest predictions, or class 1
+        of two where its probability is above the threshold.
+        """
+        if self.threshold == 0.5:
+            return self.y_pred.argmax(axis=-1)
+        if self.from_logits:
+            log_odds = self.y_pred[:, 1].astype("float64") - self.y_pred[:, 0]
+            least = np.log(self.threshold / (1 - self.threshold))
+            return (log_odds > least).astype(np.intp)
+        return (self.y_pred[:, 1] > self.threshold).astype(np.intp)
 
     @cached_property
     def _largest(self) -> tuple[Array, bool]:
@@ -201,7 +277,9 @@ class Samples:
 
     @cached_property
     def confidence(self) -> Array:
-        """The largest probability (n,), in the predictions' own precision."""
+        """The predicted class's probability (n,), in the predictions' precision."""
+        if self.threshold != 0.5:
+            return self.each(lambda rows: self.of_class(self.p(rows), self.top[rows]))
         largest, _ = self._largest
         if not self.from_logits:
             return largest
@@ -219,13 +297,11 @@ class Samples:
         """The label mass of the predicted class (n,): 1 or 0 for class indices."""
         if not self.sparse:
             return self.of_class(self.labels, self.top)
-        largest, once = self._largest
-        if once and self.valid_labels is None:
-            return (self.of_label(self.y_pred) == largest).astype("float64")
-        correct = (self.top == self.labels).astype("float64")
-        if self.valid_labels is not None:
-            correct[~self.valid_labels] = np.nan
-        return correct
+        if self.threshold == 0.5:
+            largest, once = self._largest
+            if once:
+                return (self.of_label(self.y_pred) == largest).astype("float64")
+        return (self.top == self.labels).astype("float64")
 
     def scores(self, csf: Any) -> Array:
         """Confidence scores (n,), in the predictions' own precision."""

@@ -8,8 +8,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.batch import check_shapes
 from keras_selcal._core.models import batches, check_outputs, gives_logits, is_array
+from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.samples import Array, to_numpy, to_weight
 from keras_selcal._core.validation import check_count, refuse
 
@@ -136,8 +136,9 @@ class _Arrays:
 def _check(predictions: Predictions) -> None:
     """Checks that outputs, labels and weights belong together."""
     y_true, y_pred, from_logits, sample_weight = predictions
-    check_shapes(y_true.shape, y_pred.shape)
-    to_weight(sample_weight, y_pred.shape[:-1])
+    outputs = Outputs(from_logits=bool(from_logits))
+    outputs.check_shapes(y_true.shape, y_pred.shape)
+    to_weight(sample_weight, outputs.sample_shape(y_pred.shape))
     rows = y_pred.reshape(-1, y_pred.shape[-1])
     # A network that diverged shows so in its metrics.
     finite = rows[np.isfinite(rows).all(axis=-1)]

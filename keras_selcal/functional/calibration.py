@@ -246,8 +246,6 @@ def class_sums(
 ) -> tuple[Array, Array]:
     """Returns gap and mass of each class's bins, (k, M)."""
     k = samples.num_classes
-    if samples.valid_labels is not None:
-        return np.full((k, num_bins), np.nan), np.ones((k, num_bins))
     if binning == "adaptive":
         return _adaptive_class_sums(samples, num_bins)
     size = k * num_bins

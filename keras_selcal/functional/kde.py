@@ -1,19 +1,19 @@
 """Kernel density estimate of the calibration error, with Dirichlet kernels."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from keras import ops
 
 from keras_selcal._core import kernels
-from keras_selcal._core.batch import Batch, combined_weight
+from keras_selcal._core.batch import Batch
 from keras_selcal._core.kernels import (
     KINDS,
     KernelEstimate,
     check_bandwidth,
     check_size,
 )
-from keras_selcal._core.ops import as_float
 from keras_selcal._core.validation import check_choice, check_count
 
 # Samples whose likelihood chooses the bandwidth of a whole data set.
@@ -81,9 +81,8 @@ def kde_ece(
     order = check_count("order", order)
     block_size = check_size("block_size", block_size)
     subsample = check_size("subsample", subsample)
-    y_pred = ops.stop_gradient(as_float(y_pred))
-    weight = combined_weight(y_pred, sample_weight)
-    batch = Batch.of(y_true, y_pred, from_logits, weight)
+    batch = Batch.of(y_true, y_pred, from_logits, sample_weight)
+    batch = replace(batch, y_pred=ops.stop_gradient(batch.y_pred))
     n = int(batch.y_pred.shape[0])
     if block_size is None:
         block_size = max(1, kernels.MOST_ENTRIES // min(n, subsample or n))

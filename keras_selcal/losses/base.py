@@ -5,8 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_selcal._core.batch import Batch, combined_weight
-from keras_selcal._core.ops import Tensor, as_float, mask_of
+from keras_selcal._core.batch import Batch
+from keras_selcal._core.ops import Tensor
 from keras_selcal._core.saving import deserialize_if_config, serialize_callable
 from keras_selcal._core.validation import check_number, refuse
 
@@ -53,21 +53,18 @@ class ClassificationLoss(keras.losses.Loss):
         `sample_weight` says how much each sample counts in statistics of the batch;
         the values are not multiplied by it.
         """
-        y_pred = as_float(y_pred)
-        weight = combined_weight(y_pred, sample_weight)
-        batch = Batch.of(y_true, y_pred, self.from_logits, weight)
-        return ops.reshape(self.sample_losses(batch), ops.shape(y_pred)[:-1])
+        return self._values(Batch.of(y_true, y_pred, self.from_logits, sample_weight))
+
+    def _values(self, batch: Batch) -> Tensor:
+        return batch.to_samples(batch.checked(self.sample_losses(batch)))
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Tensor:
-        # Casting loses the mask: read it first.
-        mask = mask_of(y_pred)
-        y_pred = as_float(y_pred)
-        weight = scale = combined_weight(y_pred, sample_weight, mask)
-        if mask is not None and self.reduction in ("sum_over_batch_size", "mean"):
+        batch = Batch.of(y_true, y_pred, self.from_logits, sample_weight)
+        values, scale = self._values(batch), batch.weight
+        if batch.mask is not None and self.reduction in ("sum_over_batch_size", "mean"):
             # As Keras does: masked samples leave the mean, weight 0 stays in it.
-            present = ops.mean(ops.cast(mask, y_pred.dtype))
-            scale = weight / ops.maximum(present, keras.config.epsilon())
-        values = self.call(y_true, y_pred, weight)
+            present = ops.maximum(ops.mean(batch.mask), keras.config.epsilon())
+            scale = (1.0 if scale is None else scale) / present
         reduce = _Reduction(self.name, self.reduction, values.dtype)
         return ops.cast(reduce(values, values, sample_weight=scale), self.dtype)
 

@@ -9,8 +9,8 @@ import keras
 from keras import ops
 
 from keras_selcal import csf as csfs
-from keras_selcal._core.batch import Batch, combined_weight
-from keras_selcal._core.ops import TINY, Tensor, as_float, mask_of, segment_sum
+from keras_selcal._core.batch import Batch
+from keras_selcal._core.ops import TINY, Tensor, segment_sum
 from keras_selcal._core.ranking import Ranking
 from keras_selcal._core.validation import check_count, refuse
 
@@ -89,11 +89,8 @@ class ClassificationMetric(keras.metrics.Metric):
             sample_weight: of a shape that broadcasts to the samples'. Weight 2 equals
                 two copies, weight 0 none.
         """
-        # Casting loses the mask: read it first.
-        mask = mask_of(y_pred)
-        y_pred = ops.stop_gradient(as_float(y_pred))
-        weight = combined_weight(y_pred, sample_weight, mask)
-        batch = Batch.of(y_true, y_pred, self.from_logits, weight)
+        batch = Batch.of(y_true, y_pred, self.from_logits, sample_weight)
+        batch = replace(batch, y_pred=ops.stop_gradient(batch.y_pred))
         for part in parts(batch):
             w = part.sample_weight
             self.update(part, ops.ones_like(part.y_pred[:, 0]) if w is None else w)
@@ -136,27 +133,21 @@ def parts(batch: Batch) -> Iterator[Batch]:
         )
 
 
-def has_no_nan(batch: Batch) -> Tensor:
-    """Returns which samples have a number in every prediction, (n,)."""
-    row = ops.sum(batch.y_pred, axis=-1)
-    return ops.equal(row, row)
-
-
 def top_label(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Returns the largest probability and the label mass of its class, both (n,).
+    """Returns the predicted class's probability and its label mass, both (n,).
 
-    The mass is NaN where a prediction is, or where a label is no class.
+    The mass is NaN where a row is not valid.
     """
-    top = ops.argmax(batch.y_pred, axis=-1)[:, None]
-    largest = ops.amax(batch.y_pred, axis=-1)
+    top = batch.predicted()
+    if batch.threshold == 0.5:
+        largest = ops.amax(batch.y_pred, axis=-1)
+    else:
+        largest = ops.take_along_axis(batch.y_pred, top, axis=-1)[:, 0]
     if batch.sparse:
-        valid = (batch.labels >= 0) & (batch.labels < batch.num_classes)
-        labels = ops.cast(batch.labels, top.dtype)
-        correct = ops.where(valid, ops.cast(top == labels, largest.dtype), math.nan)
+        correct = ops.cast(top == ops.cast(batch.labels, top.dtype), largest.dtype)
     else:
         correct = ops.take_along_axis(batch.labels, top, axis=-1)
-    correct = ops.where(has_no_nan(batch), correct[:, 0], math.nan)
-    return ops.exp(largest) if batch.in_logs else largest, correct
+    return batch.as_p(largest), ops.where(batch.valid, correct[:, 0], math.nan)
 
 
 def to_cells(log_odds: Tensor, num_cells: int) -> Tensor:

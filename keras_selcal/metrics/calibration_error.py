@@ -20,7 +20,6 @@ from keras_selcal._core.saving import serializable
 from keras_selcal._core.validation import check_choice, check_count, refuse
 from keras_selcal.metrics.base import (
     ClassificationMetric,
-    has_no_nan,
     rescaled,
     score_log_odds,
     to_cells,
@@ -246,13 +245,8 @@ class ClasswiseCalibrationError(_BinnedError):
             self._build(k)
         if k != self._k:
             refuse("y_pred", f"(..., {k})", f"predictions of {self._k} classes")
-        p, labels = batch.p, batch.labels
-        counts = has_no_nan(batch)
-        if batch.sparse:
-            valid = (labels >= 0) & (labels < k)
-            counts = counts & valid[:, 0]
-            labels = ops.one_hot(ops.where(valid, labels, 0)[:, 0], k, dtype=p.dtype)
-        gap = ops.where(counts[:, None], p - labels, math.nan)
+        p = batch.p
+        gap = ops.where(batch.valid[:, None], p - batch.distributions, math.nan)
         if self.binning == "adaptive":
             index = to_cells(self._log_odds(batch), self.size)
         else:

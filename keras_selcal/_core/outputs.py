@@ -1,0 +1,322 @@
+"""What a classifier's outputs and labels mean: the one description for all code.
+
+`Outputs` holds the options, the rules of shapes and the checks of values. `Batch`
+(`keras.ops`, in compiled code too) and `Samples` (NumPy) are built from it.
+
+The library works on rows: a row is one prediction over k ≥ 2 classes.
+
+| outputs            | `y_pred`        | `y_true`                               | rows |
+|--------------------|-----------------|----------------------------------------|------|
+| multi-class        | (..., k), k ≥ 2 | indices (...) or (..., 1), or (..., k) | n    |
+| one sigmoid unit   | (..., 1) or (n,)| 0/1 or soft, (...) or (..., 1)         | n    |
+| `multi_label=True` | (..., k)        | 0/1 or soft, (..., k)                  | n·k  |
+
+A sigmoid output p is the row (1 − p, p), a logit z the row of logits (0, z). The rows
+of multi-label data stand sample after sample: row i·k + c is label c of sample i.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_selcal._core.validation import check_count, check_number, refuse
+
+# Rows of probabilities in half precision sum to 1 within a percent.
+SUM_TOLERANCE = 0.02
+
+# How far a probability may lie outside [0, 1]: rounding, not logits.
+RANGE_TOLERANCE = 1e-3
+
+# What ln p of a masked class (a logit of −∞) counts as: finite, and p = 0.
+LOG_OF_MASKED = -1e4
+
+Shape = tuple[int | None, ...]
+
+
+class Arranged(NamedTuple):
+    """Predictions and labels with their classes in the last axis.
+
+    Attributes:
+        y_pred: (..., k), or (..., labels, 2) where `events`.
+        y_true: class indices in any shape with one entry a row; or distributions, of
+            the shape of `y_pred`.
+        sparse: whether `y_true` holds class indices; None where the shapes leave it
+            open until run time.
+        events: whether each output is a sigmoid of its own.
+    """
+
+    y_pred: Any
+    y_true: Any
+    sparse: bool | None
+    events: bool
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What `y_pred` and `y_true` mean.
+
+    Args:
+        from_logits: whether `y_pred` holds logits instead of probabilities.
+        multi_label: whether `y_pred` holds k independent sigmoids, (..., k).
+        ignore_class: samples with this label get weight 0, as in
+            `keras.losses.SparseCategoricalCrossentropy`.
+        label_smoothing: ε in [0, 1): labels become (1 − ε) y + ε/k, with k = 2 for a
+            sigmoid. Concerns losses only.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        decision_threshold: class 1 of two is predicted where its probability is
+            larger than this. Concerns metrics only.
+    """
+
+    from_logits: bool = False
+    multi_label: bool = False
+    ignore_class: int | None = None
+    label_smoothing: float = 0.0
+    axis: int = -1
+    decision_threshold: float = 0.5
+
+    def __post_init__(self) -> None:
+        ignored, axis = self.ignore_class, self.axis
+        if ignored is not None:
+            if isinstance(ignored, bool) or int(ignored) != ignored:
+                refuse("ignore_class", ignored, "an integer or None")
+            object.__setattr__(self, "ignore_class", int(ignored))
+        if axis != -1:
+            object.__setattr__(self, "axis", check_count("axis", axis, least=1))
+        smoothing = check_number(
+            "label_smoothing", self.label_smoothing, "a number in [0, 1)", least=0.0
+        )
+        if smoothing >= 1:
+            refuse("label_smoothing", smoothing, "a number in [0, 1)")
+        threshold = check_number(
+            "decision_threshold", self.decision_threshold, "a number in (0, 1)", above=0
+        )
+        if threshold >= 1:
+            refuse("decision_threshold", threshold, "a number in (0, 1)")
+        object.__setattr__(self, "label_smoothing", smoothing)
+        object.__setattr__(self, "decision_threshold", threshold)
+        for name in ("from_logits", "multi_label"):
+            object.__setattr__(self, name, bool(getattr(self, name)))
+
+    @classmethod
+    def of(cls, outputs: Any) -> "Outputs":
+        """Returns `outputs`, or what a bool stands for: `from_logits`."""
+        return outputs if isinstance(outputs, cls) else cls(from_logits=bool(outputs))
+
+    def config(self, *names: str) -> dict[str, Any]:
+        """Returns the named options, for `get_config`."""
+        options = asdict(self)
+        return {name: options[name] for name in names}
+
+    def is_one_unit(self, y_pred_shape: Shape) -> bool:
+        """Returns whether predictions of this shape come from one sigmoid unit."""
+        if self.multi_label:
+            return False
+        return len(y_pred_shape) == 1 or y_pred_shape[self._axis(y_pred_shape)] == 1
+
+    def sample_shape(self, y_pred_shape: Any) -> Any:
+        """Returns the shape of the samples, for predictions of a shape."""
+        shape = tuple(y_pred_shape)
+        if len(shape) == 1 and not self.multi_label:
+            return shape
+        axis = self._axis(shape)
+        return shape[:axis] + shape[axis + 1 :]
+
+    def check_shapes(
+        self, y_true_shape: Shape | None, y_pred_shape: Shape
+    ) -> bool | None:
+        """Checks that labels fit predictions.
+
+        Returns whether labels hold one entry for each output or class (False) or class
+        indices (True). None means that the shapes, of which TensorFlow may not know
+        all, do not tell.
+        """
+        y_pred_shape = tuple(y_pred_shape)
+        if len(y_pred_shape) == 0:
+            refuse("y_pred", "a scalar", "of shape (..., k), or (n,) for one sigmoid")
+        if y_pred_shape[self._axis(y_pred_shape)] is None and len(y_pred_shape) > 1:
+            refuse("y_pred", y_pred_shape, "of a known number of classes")
+        one_unit = self.is_one_unit(y_pred_shape)
+        k = None if one_unit else y_pred_shape[self._axis(y_pred_shape)]
+        binary = one_unit or self.multi_label or k == 2
+        if self.decision_threshold != 0.5 and not binary:
+            refuse(
+                "decision_threshold",
+                self.decision_threshold,
+                f"0.5 for k={k} classes, of which the most probable is predicted",
+            )
+        if y_true_shape is None:
+            return False if one_unit or self.multi_label else None
+        y_true_shape = tuple(y_true_shape)
+        samples = self.sample_shape(y_pred_shape)
+        axis = self._axis(y_pred_shape) if len(y_pred_shape) > 1 else 1
+        column = (*samples[:axis], 1, *samples[axis:])
+        if one_unit:
+            if _fits(y_true_shape, samples) or _fits(y_true_shape, column):
+                return False
+            raise ValueError(
+                "`y_true` must hold one label for each sample of one sigmoid unit, "
+                "with or without an axis of size 1 for it. Received: "
+                f"y_true.shape={y_true_shape}, y_pred.shape={y_pred_shape}"
+            )
+        whole = _fits(y_true_shape, y_pred_shape)
+        if self.multi_label:
+            if whole:
+                return False
+            raise ValueError(
+                "`y_true` must be multi-hot, of the shape of `y_pred`, with "
+                "multi_label=True. Received: "
+                f"y_true.shape={y_true_shape}, y_pred.shape={y_pred_shape}"
+            )
+        indices = _fits(y_true_shape, samples) or _fits(y_true_shape, column)
+        if whole and indices:
+            return None
+        if whole or indices:
+            return indices
+        raise ValueError(
+            "`y_true` must hold class indices of shape (...) or (..., 1), or "
+            "distributions of shape (..., k), for `y_pred` of shape (..., k). One "
+            "sigmoid unit has `y_pred` of shape (..., 1) or (n,). Received: "
+            f"y_true.shape={y_true_shape}, y_pred.shape={y_pred_shape}"
+        )
+
+    def arrange(
+        self, y_true: Any, y_pred: Any, y_true_shape: Shape | None, xp: Any
+    ) -> Arranged:
+        """Returns predictions and labels with their classes in the last axis.
+
+        Args:
+            y_true: labels, a tensor or an array.
+            y_pred: predictions, in float32 or float64.
+            y_true_shape: the labels' static shape, or None where it is not known.
+            xp: `keras.ops` or NumPy.
+        """
+        sparse = self.check_shapes(y_true_shape, y_pred.shape)
+        if self.is_one_unit(y_pred.shape) or self.multi_label:
+            if len(y_pred.shape) > 1:
+                y_pred = xp.moveaxis(y_pred, self.axis, -1)
+                if y_true_shape is not None and len(y_true_shape) == len(y_pred.shape):
+                    y_true = xp.moveaxis(y_true, self.axis, -1)
+            indices = "int" in str(y_true.dtype) or "bool" in str(y_true.dtype)
+            if not indices:
+                y_true = xp.reshape(y_true, xp.shape(y_pred))
+                y_true = two_columns(y_true, False, xp)
+            y_pred = two_columns(y_pred, self.from_logits, xp)
+            return Arranged(y_pred, y_true, indices, True)
+        if self.axis != -1:
+            y_pred = xp.moveaxis(y_pred, self.axis, -1)
+            if sparse is False:
+                y_true = xp.moveaxis(y_true, self.axis, -1)
+        if self.ignore_class is not None and sparse is False:
+            refuse("ignore_class", self.ignore_class, "None where labels are (..., k)")
+        return Arranged(y_pred, y_true, sparse, False)
+
+    def _axis(self, shape: Shape) -> int:
+        """Returns the axis of the classes as a number of at least 0."""
+        axis = self.axis if self.axis >= 0 else len(shape) - 1
+        if axis >= len(shape):
+            refuse("axis", self.axis, f"an axis of y_pred, which has shape {shape}")
+        return axis
+
+
+def _fits(shape: Shape, target: Shape) -> bool:
+    """Returns whether a shape, of which some dimensions may be unknown, is `target`."""
+    return len(shape) == len(target) and all(
+        a is None or b is None or a == b for a, b in zip(shape, target, strict=True)
+    )
+
+
+def two_columns(x: Any, from_logits: bool, xp: Any) -> Any:
+    """Returns (1 − p, p), or (0, z) for logits, in a new last axis."""
+    return xp.stack([xp.zeros_like(x) if from_logits else 1 - x, x], axis=-1)
+
+
+def finite_log_p(log_p: Any, xp: Any) -> Any:
+    """Returns ln p in which a masked class, of a logit of −∞, has a finite value.
+
+    Its products with p = 0 are then 0, not NaN. NaN stays NaN.
+    """
+    return xp.where(log_p == -np.inf, LOG_OF_MASKED, log_p)
+
+
+def broadcast_weight(weight: Any, shape: tuple[Any, ...], xp: Any) -> Any:
+    """Returns a weight or mask in the samples' shape, for `xp` `keras.ops` or NumPy.
+
+    A weight of fewer dimensions belongs to the leading ones; a last one of size 1 is
+    dropped.
+    """
+    if len(weight.shape) == len(shape) + 1 and weight.shape[-1] == 1:
+        weight = xp.squeeze(weight, -1)
+    if len(weight.shape) > len(shape):
+        raise ValueError(
+            "`sample_weight` must have a shape that broadcasts to the samples'. "
+            f"Received: sample_weight.shape={tuple(weight.shape)} for samples of "
+            f"shape {tuple(shape)}"
+        )
+    missing = len(shape) - len(weight.shape)
+    if len(weight.shape) > 0 and missing:
+        weight = xp.reshape(weight, xp.shape(weight) + (1,) * missing)
+    return xp.broadcast_to(weight, shape)
+
+
+def check_weights(weight: np.ndarray) -> None:
+    """Checks the values of sample weights."""
+    bad = ~((weight >= 0) & (weight < np.inf))
+    if bad.any():
+        refuse(
+            "sample_weight", _first(weight, bad), "finite numbers of at least 0 each"
+        )
+
+
+def check_labels(labels: np.ndarray, sparse: bool, k: int, events: bool) -> None:
+    """Checks the values of labels, indices (n,) or distributions (n, k)."""
+    if sparse:
+        bad = ~((labels >= 0) & (labels < k))
+        if labels.dtype.kind == "f":
+            bad |= labels != np.floor(labels)
+        allowed = "0 or 1" if events else f"whole class indices in 0 … {k - 1}"
+        remedy = "; for labels to be left out pass `ignore_class=` or a weight of 0"
+        if bad.any():
+            refuse("y_true", _first(labels, bad), allowed + remedy)
+        return
+    if events:
+        y = labels[:, 1]
+        bad = ~((y >= 0) & (y <= 1))
+        if bad.any():
+            refuse(
+                "y_true",
+                _first(y, bad),
+                "0 or 1, or soft labels in [0, 1], for sigmoid outputs (class −1 of "
+                "−1/+1 is 0; for labels to be left out pass `ignore_class=`)",
+            )
+        return
+    bad = ~(np.abs(labels.sum(axis=-1) - 1) <= SUM_TOLERANCE)
+    bad |= ~(labels >= -RANGE_TOLERANCE).all(axis=-1)
+    if bad.any():
+        refuse(
+            "y_true",
+            _first(labels, bad),
+            "rows that sum to 1 and hold no negative number (pass `multi_label=True` "
+            "if several labels can be true at once)",
+        )
+
+
+def check_probabilities(rows: np.ndarray) -> None:
+    """Checks the values of probabilities (n, k); rows with NaN are not judged."""
+    with np.errstate(invalid="ignore"):
+        sums = rows.sum(axis=-1, dtype="float64")
+        bad = np.abs(sums - 1) > SUM_TOLERANCE
+        bad |= rows.min(axis=-1) < -RANGE_TOLERANCE
+    if bad.any():
+        refuse(
+            "y_pred",
+            _first(rows, bad),
+            "probabilities in [0, 1] that sum to 1 in each row (pass "
+            "`from_logits=True` if they are logits, `multi_label=True` if they are "
+            "independent sigmoids)",
+        )
+
+
+def _first(values: np.ndarray, bad: np.ndarray) -> Any:
+    """Returns the first bad entry or row."""
+    return values[bad][0].tolist()
