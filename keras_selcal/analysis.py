@@ -1,4 +1,4 @@
-"""What a loss does to p of the true class: its weight, its gradient, and its sign."""
+"""Weight and gradient of a loss as functions of p, the true class's probability."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -9,44 +9,37 @@ from keras import ops
 
 from keras_selcal import losses as library
 from keras_selcal._core.batch import Batch
-from keras_selcal._core.ops import Tensor
+from keras_selcal._core.ops import Tensor, gradient
 from keras_selcal._core.samples import Array, to_numpy
 from keras_selcal._core.validation import check_count, check_number, refuse
-from keras_selcal.losses import AURCLoss, ReweightedLoss
+from keras_selcal.losses import ReweightedLoss
 from keras_selcal.losses.au_loss import drag
 
 __all__ = ["LossCurve", "SampleGradients", "drag", "loss_curve", "sample_gradients"]
 
-# p, the steps around it, and 1 − p are whole multiples of a power of 2: exact in
-# float32, which is all that some backends have.
 _P = np.arange(1, 256) / 256
-_STEP = 2.0**-12
-_STEPS = np.arange(-2, 3)
-# f′(p) = Σ c_j f(p + j h)/h + O(h⁴)
-_SLOPE = np.array([1 / 12, -2 / 3, 0.0, 2 / 3, -1 / 12])
-# f′(p) = Σ c_j f(p + j h)/h + O(h²), j = 0, 1, 2
-_ONE_SIDED = np.array([-1.5, 2.0, -0.5])
-# Two terms that cancel to less than this share of their size have cancelled: float32
-# knows no better.
-_ROUNDING = 1e-3
+# A gradient above 0 by less than this share of the largest one is rounding.
+_ROUNDING = 1e-6
+# How close to 0 or 1 a sample's p is taken: 1 − p is exact in float32.
+_LEAST_P = 2.0**-20
 
-# How much the reference counts, the curve's own points counting 1: large, so that they
-# change next to nothing in it, and whole in float32.
+# Weight of the reference batch, where a point of the curve has weight 1: large, so that
+# the points hardly change it, and exact in float32.
 _REFERENCE_MASS = 2**22
 _REFERENCE_SIZE = 1024
 
 
 @dataclass(frozen=True)
 class LossCurve:
-    """A loss of one sample, against p of its true class.
+    """The loss of one sample as a function of p, the probability of its true class.
 
     Attributes:
         p: 1/256, 2/256, …, 255/256.
-        weight: w(p); 1 of a loss that has no weights.
+        weight: w(p); 1 for a loss without weights.
         loss: w(p) ℓ(p).
         gradient: ∂(w ℓ)/∂p.
         positive: the intervals (from, to) of p where the gradient is above 0, so that
-            training lowers p of the true class; () where there is none. Their ends are
+            training lowers p of the true class; () if there are none. Their ends are
             interpolated between the points of `p`.
     """
 
@@ -60,16 +53,16 @@ class LossCurve:
 def loss_curve(
     loss: Any,
     num_classes: int = 10,
-    y_pred: Any | None = None,
     *,
+    y_pred: Any | None = None,
     rival: float | None = None,
 ) -> LossCurve:
-    """Returns weight, loss and gradient of a sample, against p of its true class.
+    """Returns weight, loss and gradient of a sample as functions of p.
 
     Training lowers p of the true class where the gradient is positive. Inverse focal
     loss does that for γ > 1/W(1/e) ≈ 3.591 (W Lambert's function), first at
     p = W(1/e) ≈ 0.278; `AULoss` with a `weight_gradient` does it at low p, and `drag`
-    tells what that means at the start of training.
+    measures the effect at the start of training.
 
     Formula:
 
@@ -78,27 +71,23 @@ def loss_curve(
     ```
 
     with s the share of the weight's own gradient that the loss keeps: `weight_gradient`
-    of `AULoss`, 0 for `AURCLoss`, 1 otherwise.
+    of `AULoss`, 0 for `AURCLoss`, 1 otherwise. The derivative is that of the backend's
+    automatic differentiation, as training uses it.
 
     The prediction at p has p for the true class; the other classes share 1 − p and move
-    with it. What depends on a whole batch (weights of AU and AURC, kernels of
-    `KDECrossentropy`) is computed in a large one, distributed as `y_pred`, or with
-    `msp` uniform on [1/k, 1].
-
-    Derivatives are central differences of fourth order, in the backend's precision: in
-    float32 good to about 1e-3 for focal weights and 5e-3 for the weight of `AULoss`,
-    less at corners (τ, and p = 1/k). A jump of the weight has no slope. They know
-    nothing of a `stop_gradient` in a loss of one's own.
+    with it. Statistics of a whole batch (weights of AU and AURC, kernels of
+    `KDECrossentropy`) are computed in a large batch with the distribution of `y_pred`,
+    or with `msp` uniform on [1/k, 1].
 
     Args:
-        loss: a loss of this library, one of Keras's, the name of one, or a function of
-            (y_true, y_pred) that gives a value for each sample. Other than this
-            library's and Keras's sparse ones get one-hot labels.
+        loss: a loss of this library or of Keras, the name of one, or a function of
+            (y_true, y_pred) that returns a value for each sample. All but the losses
+            of this library and Keras's sparse ones receive one-hot labels.
         num_classes: k.
-        y_pred: probabilities (..., k) that stand for the batch; k is then theirs.
+        y_pred: probabilities (..., k) that represent the batch; they determine k.
         rival: the share of 1 − p that one other class has; the rest is shared evenly.
-            None: all others have the same. With 1 the sample is misclassified where
-            p < ½.
+            By default all other classes have the same share. With 1 the sample is
+            misclassified where p < ½.
 
     Returns:
         A `LossCurve`.
@@ -111,16 +100,16 @@ def loss_curve(
     >>> loss_curve(InverseFocalLoss(gamma=3.5)).positive
     ()
 
-    Reference:
-
+    References:
     - Zhou et al., Revisiting Reweighted Risk for Calibration: AURC, Focal and Inverse
       Focal Loss, App. gradient
     """
     loss = _reweighted(loss)
     if y_pred is None:
         k = check_count("num_classes", num_classes, least=2)
-        position = (np.arange(_REFERENCE_SIZE) + 0.5) / _REFERENCE_SIZE
-        reference = _predictions(1 / k + (1 - 1 / k) * position, k)
+        position = (np.arange(_REFERENCE_SIZE) + 0.5)[:, None] / _REFERENCE_SIZE
+        confidence = 1 / k + (1 - 1 / k) * position
+        reference = confidence * np.eye(k)[:1] + (1 - confidence) * _shares(k)
     else:
         reference = to_numpy(y_pred).astype("float64")
         if reference.ndim < 2 or reference.shape[-1] < 2 or reference.size == 0:
@@ -133,27 +122,27 @@ def loss_curve(
         least = 1 / (k - 1)
         allowed = f"a number from 1/(k − 1) = {least:.3g} to 1"
         rival = check_number("rival", rival, allowed, least=least, most=1)
-    # In one batch: what stands for a constant of the batch (τ, C) then does not move.
-    points = (_P + _STEP * _STEPS[:, None]).reshape(-1)
-    weights, base = (
-        values.reshape(len(_STEPS), len(_P))
-        for values in _weight_and_loss(loss, points, reference, rival)
+    n, k = len(_P), reference.shape[-1]
+    y_true = np.zeros(n + len(reference), "int32")
+    if _takes_one_hot(loss):
+        # The batch is calibrated: its probabilities are those of its labels.
+        y_true = np.concatenate([np.eye(k)[y_true[:n]], reference])
+    counts = np.ones(len(y_true))
+    counts[n:] = max(2, _REFERENCE_MASS // len(reference))
+    slope, weight, values = _differentiate(
+        loss, y_true, _P, np.eye(k)[:1], _shares(k, rival), reference, counts
     )
-    weight, base_loss = weights[2], base[2]
-    direct = weight * _slope(base)
-    through = _kept(loss) * base_loss * _slope(weights)
-    gradient = direct + through
-    cancelled = np.abs(gradient) < _ROUNDING * (np.abs(direct) + np.abs(through))
-    positive = _positive(np.where(cancelled, 0, gradient))
-    return LossCurve(_P.copy(), weight, weight * base_loss, gradient, positive)
+    rounding = _ROUNDING * np.abs(slope).max()
+    positive = _positive(np.where(np.abs(slope) > rounding, slope, 0.0))
+    return LossCurve(_P.copy(), weight, values, slope, positive)
 
 
 class SampleGradients(NamedTuple):
-    """What a loss does to p of the true class, sample by sample, (n,) each.
+    """Weights and gradients of single samples, (n,) each.
 
     Attributes:
         p: probability of the true class.
-        weight: w; 1 of a loss that has no weights.
+        weight: w; 1 for a loss without weights.
         gradient: ∂(w ℓ)/∂p.
     """
 
@@ -163,14 +152,15 @@ class SampleGradients(NamedTuple):
 
 
 def sample_gradients(
-    loss: Any, y_true: Any, y_pred: Any, from_logits: bool = False
+    loss: Any, y_true: Any, y_pred: Any, *, from_logits: bool = False
 ) -> SampleGradients:
-    """Returns ∂(w ℓ)/∂p of samples with respect to p of their true classes.
+    """Returns the gradient of a loss with respect to p of the samples' true classes.
 
-    `loss_curve` is for any sample, this is for those at hand: their weights are those
-    that they have in a batch of all of them, and as p moves, the other classes keep
-    their proportions. Derivatives are taken as there, at p rounded to 1/4096; a p that
-    is closer than 1/1024 to 0 or 1 counts as that.
+    `loss_curve` describes any sample; this function describes the given ones, with the
+    weights that they have in one batch of all of them. As p moves, the other classes
+    keep their proportions. The gradient is n ∂L/∂p of the batch's mean loss L: where
+    samples interact (`KDECrossentropy`, `AULoss` with `through="cdf"`), it includes the
+    effect of p on the others. A p closer than 1e-6 to 0 or 1 counts as that far away.
 
     Args:
         loss: as `loss_curve` takes it.
@@ -189,8 +179,7 @@ def sample_gradients(
     >>> found.gradient.round(2).tolist()                              # −1/p
     [-2.0, -4.0]
 
-    Reference:
-
+    References:
     - Zhou et al., Revisiting Reweighted Risk for Calibration: AURC, Focal and Inverse
       Focal Loss, Fig. gradients_over_epochs
     """
@@ -215,46 +204,61 @@ def sample_gradients(
     mass = others.sum(-1, keepdims=True)
     others = np.where(mass > 0, others / np.where(mass > 0, mass, 1), 1 / (k - 1))
     others = np.where(of_class, 0.0, others)
-    exact = predictions[np.arange(n), labels]
-    p = np.clip(np.rint(exact / _STEP) * _STEP, 4 * _STEP, 1 - 4 * _STEP)
-    points = p + _STEP * _STEPS[:, None]
-    moved = points[..., None] * of_class + (1 - points[..., None]) * others
-    repeats = len(_STEPS) + 1
-    y_true = np.tile(labels, repeats)
-    if isinstance(loss, _Unweighted) and not _takes_indices(loss.base_loss):
-        y_true = np.tile(of_class, (repeats, 1))
-    weights, base = (
-        values.reshape(repeats, n)
-        for values in _in_batch(loss, y_true, moved.reshape(-1, k), predictions)
+    p = predictions[np.arange(n), labels]
+    slope, weight, _ = _differentiate(
+        loss,
+        of_class if _takes_one_hot(loss) else labels,
+        np.clip(p, _LEAST_P, 1 - _LEAST_P),
+        of_class,
+        others,
     )
-    # Its own weight is the sample's: at a rounded p it would have another rank.
-    direct = weights[-1] * _slope(base[:-1])
-    through = _kept(loss) * base[2] * _slope(weights[:-1])
-    return SampleGradients(exact, weights[-1], direct + through)
+    return SampleGradients(p, weight, slope)
 
 
-def _slope(values: Array) -> Array:
-    """Returns f′ of the points in between, (5, n) → (n,), past any jump of f.
+def _differentiate(
+    loss: ReweightedLoss,
+    y_true: Array,
+    p: Array,
+    of_class: Array,
+    others: Array,
+    reference: Array | None = None,
+    counts: Array | None = None,
+) -> tuple[Array, Array, Array]:
+    """Returns ∂(w ℓ)/∂p, w and w ℓ of predictions that have p at the true class.
 
-    A jump is on one side of a point at most: where slopes of both sides differ, the
-    flatter one is that of the other side.
+    Args:
+        loss: the loss.
+        y_true: labels of the predictions and the reference.
+        p: probabilities of the true class, (n,).
+        of_class: one-hot true classes, (n, k) or (1, k).
+        others: the shares of 1 − p of the other classes, (n, k) or (1, k).
+        reference: further predictions of the batch.
+        counts: weights of the predictions and the reference.
     """
-    left = _ONE_SIDED @ values[2::-1] / -_STEP
-    right = _ONE_SIDED @ values[2:] / _STEP
-    differ = np.abs(left - right) > 0.5 * (np.abs(left) + np.abs(right))
-    flatter = np.where(np.abs(left) < np.abs(right), left, right)
-    return np.where(differ, flatter, _SLOPE @ values / _STEP)
+    n = len(p)
+    of_class, others = (ops.cast(x, "float32") for x in (of_class, others))
+    weight = None if counts is None else ops.cast(counts, "float32")
 
+    def total(p: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        column = ops.expand_dims(p, -1)
+        y_pred = column * of_class + (1.0 - column) * others
+        if reference is not None:
+            y_pred = ops.concatenate([y_pred, ops.cast(reference, "float32")])
+        batch = Batch.of(y_true, y_pred, False, weight)
+        values = loss.sample_losses(batch)[:n]
+        weights = ops.reshape(loss.weights(batch), (-1,))[:n]
+        return ops.sum(values), (weights, values)
 
-def _kept(loss: ReweightedLoss) -> float:
-    """Returns s, the share of the weight's own gradient that the loss keeps."""
-    if isinstance(loss, AURCLoss):
-        return 0.0
-    return float(getattr(loss, "weight_gradient", 1.0))
+    slope, (weights, values) = gradient(total, ops.cast(p, "float32"))
+    slope, weights, values = (
+        to_numpy(x).astype("float64") for x in (slope, weights, values)
+    )
+    # As in `ReweightedLoss.sample_losses`.
+    return slope, 1 + loss.strength * (weights - 1), values
 
 
 class _Unweighted(ReweightedLoss):
-    """Any loss, as one whose weights are 1."""
+    """Any loss, with weights of 1."""
 
     def weights(self, batch: Batch) -> Tensor:
         return ops.ones_like(batch.y_pred[:, 0])
@@ -271,50 +275,22 @@ def _reweighted(loss: Any) -> ReweightedLoss:
     return _Unweighted(loss)
 
 
-def _predictions(p: Array, k: int, rival: float | None = None) -> Array:
-    """Returns (p, r (1 − p), the others), (n, k)."""
-    rival = 1 / (k - 1) if rival is None else rival
-    share = np.full(k - 1, (1 - rival) / max(k - 2, 1))
-    share[0] = rival
-    return np.concatenate([p[:, None], (1 - p)[:, None] * share], axis=-1)
+def _shares(k: int, rival: float | None = None) -> Array:
+    """Returns the shares of 1 − p that each class has, (1, k); the first has none."""
+    share = np.zeros((1, k))
+    share[0, 1] = 1 / (k - 1) if rival is None else rival
+    share[0, 2:] = (1 - share[0, 1]) / max(k - 2, 1)
+    return share
 
 
-def _weight_and_loss(
-    loss: ReweightedLoss, p: Array, reference: Array, rival: float | None
-) -> tuple[Array, Array]:
-    """Returns w and ℓ of samples with p at the true class, in the reference batch."""
-    n, k = len(p), reference.shape[-1]
-    y_true = np.zeros(n + len(reference), "int32")
-    if isinstance(loss, _Unweighted) and not _takes_indices(loss.base_loss):
-        # The batch is calibrated: its probabilities are those of its labels.
-        y_true = np.concatenate([np.eye(k)[y_true[:n]], reference])
-    weight, base = _in_batch(loss, y_true, _predictions(p, k, rival), reference)
-    return weight[:n], base[:n]
-
-
-def _in_batch(
-    loss: ReweightedLoss, y_true: Array, points: Array, reference: Array
-) -> tuple[Array, Array]:
-    """Returns w and ℓ of points and reference, of which the latter is the batch."""
-    y_pred = np.concatenate([points, reference])
-    counts = np.ones(len(y_pred))
-    counts[len(points) :] = max(2, _REFERENCE_MASS // len(reference))
-    batch = Batch.of(y_true, y_pred, False, ops.convert_to_tensor(counts))
-    # As `ReweightedLoss.sample_losses`: a schedule moves between 1 and the weight.
-    weight = 1 + loss.strength * (_flat(loss.weights(batch)) - 1)
-    return weight, _flat(loss.base_losses(batch))
-
-
-def _takes_indices(loss: Any) -> bool:
-    sparse = keras.losses.SparseCategoricalCrossentropy
-    return isinstance(loss, sparse) or loss is (
-        keras.losses.sparse_categorical_crossentropy
+def _takes_one_hot(loss: ReweightedLoss) -> bool:
+    """Returns whether a loss other than this library's receives one-hot labels."""
+    if not isinstance(loss, _Unweighted):
+        return False
+    return not (
+        isinstance(loss.base_loss, keras.losses.SparseCategoricalCrossentropy)
+        or loss.base_loss is keras.losses.sparse_categorical_crossentropy
     )
-
-
-def _flat(values: Any) -> Array:
-    """Returns a value for each sample, of (n,) or (n, 1)."""
-    return to_numpy(values).astype("float64").reshape(-1)
 
 
 def _positive(gradient: Array) -> tuple[tuple[float, float], ...]:

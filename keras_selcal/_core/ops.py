@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import keras
@@ -81,6 +82,35 @@ def _matmul_outside_autocast() -> Any:
                 return of_a, torch.matmul(a.mT, gradient)
 
     return MatMul
+
+
+def gradient(function: Callable[[Tensor], Any], x: Tensor) -> tuple[Tensor, Any]:
+    """Returns ∂f/∂x by automatic differentiation, and what else `function` returns.
+
+    `function(x)` returns f, a scalar, and any structure of tensors.
+    """
+    backend = keras.backend.backend()
+    if backend == "jax":
+        import jax
+
+        return jax.grad(function, has_aux=True)(x)
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            total, others = function(x)
+        return tape.gradient(total, x, unconnected_gradients="zero"), others
+    if backend == "torch":
+        import torch
+
+        with torch.enable_grad():
+            x = x.detach().clone().requires_grad_()
+            total, others = function(x)
+            if not total.requires_grad:
+                return torch.zeros_like(x), others
+            return torch.autograd.grad(total, x)[0], others
+    raise NotImplementedError(f"The {backend} backend of Keras has no gradients.")
 
 
 def safe_log(x: Tensor) -> Tensor:

@@ -16,18 +16,18 @@ from keras_selcal.plots import _canvas as canvas
 def loss_weights(
     losses: Any,
     num_classes: int = 10,
+    *,
     y_pred: Any | None = None,
     normalize: bool = True,
-    *,
     rival: float | None = None,
     ax: Any = None,
 ) -> Any:
     """Draws the weight that a loss gives a sample, against p of its true class.
 
     The prediction at p has p for the true class, and the others share 1 − p. Focal
-    weights depend on p alone. Those of AU and AURC depend on where the sample's
-    confidence stands among others: here, in a large batch distributed as `y_pred`, or
-    of `msp` uniform on [1/k, 1]. The numbers are those of
+    weights depend only on p. Those of AU and AURC depend on the rank of the sample's
+    confidence in its batch: here, a large batch with the distribution of `y_pred`, or
+    with `msp` uniform on [1/k, 1]. The numbers are those of
     `keras_selcal.analysis.loss_curve`.
 
     Formula:
@@ -37,13 +37,14 @@ def loss_weights(
     ```
 
     Args:
-        losses: a `ReweightedLoss` or its name, a list of such, or a mapping of labels.
-            `FocalLoss(gamma=0)` is cross-entropy.
+        losses: a `ReweightedLoss` or its name, a list of them, or a mapping of labels
+            to them. `FocalLoss(gamma=0)` is cross-entropy.
         num_classes: k.
-        y_pred: probabilities (..., k) that stand for the batch; k is then theirs.
-        normalize: whether to divide by the mean, so that curves compare.
-        rival: the share of 1 − p that one other class has. None: all have the same.
-        ax: where to draw, an Axes. None makes a figure.
+        y_pred: probabilities (..., k) that represent the batch; they determine k.
+        normalize: whether to divide by the mean weight, to make curves comparable.
+        rival: the share of 1 − p that one other class has. By default all other
+            classes have the same share.
+        ax: the Axes to draw on. By default a new figure is made.
 
     Returns:
         The Axes.
@@ -54,8 +55,7 @@ def loss_weights(
     >>> ax.get_lines()[0].get_ydata()[127].round(4).item()        # 1 − p at p = ½
     0.5
 
-    Reference:
-
+    References:
     - Zhou et al., Revisiting Reweighted Risk for Calibration: AURC, Focal and Inverse
       Focal Loss, Fig. weightandloss
     """
@@ -72,9 +72,9 @@ def loss_weights(
 def loss_values(
     losses: Any,
     num_classes: int = 10,
+    *,
     y_pred: Any | None = None,
     normalize: bool = True,
-    *,
     rival: float | None = None,
     ax: Any = None,
 ) -> Any:
@@ -90,13 +90,14 @@ def loss_values(
     ```
 
     Args:
-        losses: a `ReweightedLoss` or its name, a list of such, or a mapping of labels.
-            `FocalLoss(gamma=0)` is cross-entropy.
+        losses: a `ReweightedLoss` or its name, a list of them, or a mapping of labels
+            to them. `FocalLoss(gamma=0)` is cross-entropy.
         num_classes: k.
-        y_pred: probabilities (..., k) that stand for the batch; k is then theirs.
-        normalize: whether to divide by the mean weight, so that curves compare.
-        rival: the share of 1 − p that one other class has. None: all have the same.
-        ax: where to draw, an Axes. None makes a figure.
+        y_pred: probabilities (..., k) that represent the batch; they determine k.
+        normalize: whether to divide by the mean weight, to make curves comparable.
+        rival: the share of 1 − p that one other class has. By default all other
+            classes have the same share.
+        ax: the Axes to draw on. By default a new figure is made.
 
     Returns:
         The Axes.
@@ -107,15 +108,14 @@ def loss_values(
     >>> ax.get_lines()[0].get_ydata()[127].round(4).item()        # −ln p at p = ½
     0.6931
 
-    Reference:
-
+    References:
     - Zhou et al., Revisiting Reweighted Risk for Calibration: AURC, Focal and Inverse
       Focal Loss, Fig. weightandloss
     """
     curves = _curves(losses, num_classes, y_pred, rival)
     (ax,) = canvas.axes(ax)
     values = _draw(ax, curves, "loss", normalize)
-    # Losses go to ∞ as p goes to 0: the axis ends where half of the curves begin.
+    # Losses go to ∞ as p goes to 0: the axis ends at the largest median of the curves.
     ax.set_xlim(0, 1)
     ax.set_ylim(0, 1.05 * np.median(values, axis=0).max())
     label = "loss of the sample"
@@ -126,9 +126,9 @@ def loss_values(
 def loss_gradients(
     losses: Any,
     num_classes: int = 10,
+    *,
     y_pred: Any | None = None,
     normalize: bool = True,
-    *,
     rival: float | None = None,
     ax: Any = None,
 ) -> Any:
@@ -145,18 +145,19 @@ def loss_gradients(
 
     with s the share of the weight's own gradient that the loss keeps: `weight_gradient`
     of `AULoss`, 0 for `AURCLoss`, 1 otherwise. Predictions, batch and normalisation
-    are as in `loss_weights`; the numbers, and what they are good to, as in
-    `keras_selcal.analysis.loss_curve`, which also tells where they are positive. Near
+    are as in `loss_weights`. The numbers are those of
+    `keras_selcal.analysis.loss_curve`, which also lists where they are positive. Near
     p = 0 the axis cuts the curves off.
 
     Args:
-        losses: a `ReweightedLoss` or its name, a list of such, or a mapping of labels.
-            `FocalLoss(gamma=0)` is cross-entropy.
+        losses: a `ReweightedLoss` or its name, a list of them, or a mapping of labels
+            to them. `FocalLoss(gamma=0)` is cross-entropy.
         num_classes: k.
-        y_pred: probabilities (..., k) that stand for the batch; k is then theirs.
-        normalize: whether to divide by the mean weight, so that curves compare.
-        rival: the share of 1 − p that one other class has. None: all have the same.
-        ax: where to draw, an Axes. None makes a figure.
+        y_pred: probabilities (..., k) that represent the batch; they determine k.
+        normalize: whether to divide by the mean weight, to make curves comparable.
+        rival: the share of 1 − p that one other class has. By default all other
+            classes have the same share.
+        ax: the Axes to draw on. By default a new figure is made.
 
     Returns:
         The Axes.
@@ -167,15 +168,14 @@ def loss_gradients(
     >>> ax.get_lines()[0].get_ydata()[127].round(3).item()        # −1/p at p = ½
     -2.0
 
-    Reference:
-
+    References:
     - Zhou et al., Revisiting Reweighted Risk for Calibration: AURC, Focal and Inverse
       Focal Loss, App. gradient
     """
     curves = _curves(losses, num_classes, y_pred, rival)
     (ax,) = canvas.axes(ax)
     gradients = _draw(ax, curves, "gradient", normalize)
-    # Gradients go to −∞ with p: the axis ends where half of the curves are at p = 0.1.
+    # Gradients go to −∞ as p goes to 0: the axis ends at the median at p = 0.1.
     p = next(iter(curves.values())).p
     lowest = np.median(gradients, axis=0)[p >= 0.1].min()
     finish_gradients(ax, lowest, np.max(gradients), normalize)
@@ -185,7 +185,7 @@ def loss_gradients(
 def _draw(
     ax: Any, curves: Mapping[str, LossCurve], what: str, normalize: bool
 ) -> list[Array]:
-    """Draws an attribute of each curve, and returns what is drawn."""
+    """Draws an attribute of each curve, and returns the values that were drawn."""
     drawn = []
     for index, (name, curve) in enumerate(curves.items()):
         values = getattr(curve, what) / (curve.weight.mean() if normalize else 1.0)
@@ -220,9 +220,7 @@ def _finish(ax: Any, y_label: str, loc: str = "best", **legend: Any) -> None:
 
 def named_losses(losses: Any) -> dict[str, ReweightedLoss]:
     """Returns losses by their labels."""
-    allowed = (
-        "a ReweightedLoss, its name, a list of such or a mapping of labels to such"
-    )
+    allowed = "a ReweightedLoss, its name, or a list or mapping of them"
     if not isinstance(losses, Mapping | list | tuple):
         losses = [losses]
     labels = losses if isinstance(losses, Mapping) else [None] * len(losses)
@@ -234,7 +232,7 @@ def named_losses(losses: Any) -> dict[str, ReweightedLoss]:
             refuse("losses", loss, allowed)
         named[loss.name.replace("_", " ") if label is None else str(label)] = loss
     if len(named) < max(len(losses), 1):
-        refuse("losses", losses, f"{allowed}, at least one, each of a name of its own")
+        refuse("losses", losses, f"{allowed}, not empty and with distinct names")
     return named
 
 
@@ -242,6 +240,6 @@ def _curves(
     losses: Any, num_classes: int, y_pred: Any | None, rival: float | None
 ) -> dict[str, LossCurve]:
     return {
-        label: loss_curve(loss, num_classes, y_pred, rival=rival)
+        label: loss_curve(loss, num_classes, y_pred=y_pred, rival=rival)
         for label, loss in named_losses(losses).items()
     }

@@ -1,4 +1,4 @@
-"""Gradients of losses on a model's samples, against p of their true classes."""
+"""Gradients of losses at a model's samples, against p of their true classes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from keras_selcal.plots import _canvas as canvas
 from keras_selcal.plots.loss_curves import finish_gradients, named_losses
 
 _MARKERS = ("o", "^", "s", "D", "v", "P", "X")
-# Share of the height that the histogram of p takes, and its bars.
+# Share of the height that the histogram of p takes, and the number of its bars.
 _STRIP = 0.16
 _BINS = 50
 
@@ -19,17 +19,17 @@ def sample_gradients(
     losses: Any,
     y_true: Any,
     y_pred: Any,
-    from_logits: bool = False,
     *,
+    from_logits: bool = False,
     ax: Any = None,
 ) -> Any:
-    """Draws the gradient that losses have on the samples of a model.
+    """Draws the gradient of losses at the samples of a model.
 
-    Each sample is a point for each loss, at p of its true class. A histogram at the
-    foot tells where the samples are. The numbers are those of
+    Each sample is one point for each loss, at p of its true class. A histogram at the
+    bottom shows the distribution of p. The numbers are those of
     `keras_selcal.analysis.sample_gradients`; near p = 0 the axis cuts them off.
 
-    Several models, or one model at several times of its training, are drawn side by
+    Several models, or one model at several stages of its training, are drawn side by
     side:
 
     ```python
@@ -50,16 +50,16 @@ def sample_gradients(
     ```
 
     Args:
-        losses: a `ReweightedLoss` or its name, a list of such, or a mapping of labels.
-            `FocalLoss(gamma=0)` is cross-entropy.
+        losses: a `ReweightedLoss` or its name, a list of them, or a mapping of labels
+            to them. `FocalLoss(gamma=0)` is cross-entropy.
         y_true: class indices (...) or (..., 1).
-        y_pred: probabilities or logits, (..., k); or a mapping of names to several.
+        y_pred: probabilities or logits, (..., k); or a mapping of names to them.
         from_logits: whether `y_pred` holds logits.
-        ax: where to draw: an Axes, or for a mapping one for each of its entries. None
-            makes a figure.
+        ax: the Axes to draw on; for a mapping, one for each of its entries. By default
+            a new figure is made.
 
     Returns:
-        The Axes; for a mapping an array of one for each entry, in its order.
+        The Axes; for a mapping, an array with one for each entry, in its order.
 
     Example:
     >>> import numpy as np
@@ -69,8 +69,7 @@ def sample_gradients(
     >>> ax.get_lines()[0].get_ydata().round(2).tolist()           # −1/p
     [-1.11, -4.0]
 
-    Reference:
-
+    References:
     - Zhou et al., Revisiting Reweighted Risk for Calibration: AURC, Focal and Inverse
       Focal Loss, Fig. gradients_over_epochs
     """
@@ -78,7 +77,9 @@ def sample_gradients(
     models = canvas.models(y_pred)
     gradients = {
         name: {
-            label: analysis.sample_gradients(loss, y_true, predictions, from_logits)
+            label: analysis.sample_gradients(
+                loss, y_true, predictions, from_logits=from_logits
+            )
             for label, loss in named.items()
         }
         for name, predictions in models.items()
@@ -119,8 +120,8 @@ def _draw(
         transform=ax.get_xaxis_transform(),
         label=f"samples (tallest bar: {canvas.percent(tallest)})",
     )
-    # One axis for all, to compare by eye; as in `loss_gradients`, it ends where half of
-    # the losses are at p = 0.1.
+    # All models share one axis, to be comparable; as in `loss_gradients`, it ends at the
+    # median over the losses at p = 0.1.
     lowest = [np.append(one.gradient[one.p >= 0.1], 0.0).min() for one in everything]
     highest = max(one.gradient.max() for one in everything)
     finish_gradients(

@@ -19,16 +19,16 @@ _POINTS = 513
 def score_cdf(
     scores: Any,
     smoothing: float | Sequence[float] = (0.01, 0.1, 1.0),
+    *,
     num_bins: int = 64,
     support: tuple[float, float] = (0, 1),
     sample_weight: Any | None = None,
-    *,
     ax: Any = None,
 ) -> Any:
-    """Draws the distribution of confidence scores as the AU loss sees it.
+    """Draws the histogram, the empirical CDF and soft CDFs of confidence scores.
 
-    The soft CDF takes the place of the empirical one in the weights of the AU loss. A
-    small ν follows the steps of the data; a large one is nearly a straight line.
+    The AU loss computes its weights from the soft CDF. With a small ν it follows the
+    steps of the data; with a large ν it is nearly a straight line.
 
     Formula:
 
@@ -38,12 +38,12 @@ def score_cdf(
     ```
 
     Args:
-        scores: confidence scores of any shape, `keras_selcal.csf.msp(p)` say.
-        smoothing: ν, one or several; each is a line.
-        num_bins: M, of the histogram and the soft CDF.
+        scores: confidence scores of any shape, for example `keras_selcal.csf.msp(p)`.
+        smoothing: ν, one or several; each is drawn as a line.
+        num_bins: M, the number of bins of the histogram and the soft CDF.
         support: (lo, hi), the range that the scores can take.
-        sample_weight: of a shape that broadcasts to the scores'.
-        ax: where to draw, an Axes. None makes a figure.
+        sample_weight: weights that broadcast to the shape of the scores.
+        ax: the Axes to draw on. By default a new figure is made.
 
     Returns:
         The Axes.
@@ -54,8 +54,7 @@ def score_cdf(
     >>> [line.get_label() for line in ax.get_lines()]
     ['empirical CDF', 'soft CDF, ν = 0.1']
 
-    Reference:
-
+    References:
     - Zhou et al., Revisiting Reweighted Risk for Calibration: AURC, Focal and Inverse
       Focal Loss, Eq. softcdf
     """
