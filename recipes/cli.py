@@ -194,11 +194,11 @@ def _parser() -> argparse.ArgumentParser:
         "-o", "--output", default="figures", metavar="FOLDER", help="(default: figures)"
     )
     figures.add_argument(
-        "--selection",
+        "--search",
         action="append",
         default=[],
         metavar="FILE",
-        help="a selection.csv that `select` has written; may be repeated",
+        help="the CSV file of a search; may be repeated",
     )
     figures.add_argument(
         "--format",
@@ -501,7 +501,7 @@ def _figures(options: argparse.Namespace) -> None:
     files, notes = write_figures(
         _finished(options),
         options.output,
-        selections=options.selection,
+        searches=options.search,
         formats=options.format,
         epochs=options.epochs,
     )

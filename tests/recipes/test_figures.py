@@ -12,7 +12,13 @@ from keras_selcal import functional
 from recipes import settings
 from recipes.cli import main
 from recipes.evaluation import evaluate
-from recipes.paper import figures, published
+from recipes.paper import (
+    figures,
+    published,
+    run_figures,
+    search_figures,
+    training_figures,
+)
 from recipes.runs import Predictions, Run, RunError
 
 P = np.arange(1, 256) / 256
@@ -46,15 +52,15 @@ def build(name, num_classes, input_shape):
 RESULTS = ("seed", "val_loss", "val_nll", "val_accuracy", "val_ece", "epoch")
 
 
-def write_selection(folder, fields, rows):
+def write_search(folder, fields, rows):
     folder.mkdir()
-    with open(folder / "selection.csv", "w", newline="", encoding="utf-8") as file:
+    with open(folder / "search.csv", "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow([*fields, *RESULTS, "run", "state"])
         for values, nll in rows:
             found = ("", "", "", "", "") if nll is None else (9, nll, 0.5, 0.1, 3)
             writer.writerow([*values, 0, *found, "au-0", "finished"])
-    return folder / "selection.csv"
+    return folder / "search.csv"
 
 
 @pytest.fixture(scope="module")
@@ -71,10 +77,10 @@ def pictures(folder):
         made(runs, "xe", seed)
         made(runs, "au", seed)
     made(runs, "au", 0, csf="margin")
-    one = write_selection(
+    one = write_search(
         folder / "one", ["gamma"], [((g,), (g - 2) ** 2 + 1) for g in range(4)]
     )
-    two = write_selection(
+    two = write_search(
         folder / "two",
         ["smoothing", "coverage", "csf"],
         [
@@ -85,7 +91,7 @@ def pictures(folder):
         ],
     )
     seen = {}
-    draw = figures._pictures
+    draw = figures.pictures
 
     def recording(*arguments):
         for picture in draw(*arguments):
@@ -93,10 +99,10 @@ def pictures(folder):
             yield picture
 
     command = ["figures", str(runs), "-o", str(folder / "out")]
-    command += ["--selection", str(one), "--selection", str(two), "--epochs", "3"]
+    command += ["--search", str(one), "--search", str(two), "--epochs", "3"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(figures, "_pictures", recording)
-        patch.setattr(figures.models, "build", build)
+        patch.setattr(figures, "pictures", recording)
+        patch.setattr(training_figures.models, "build", build)
         assert main(command) == 0
     return seen
 
@@ -131,9 +137,9 @@ def test_every_figure_of_the_paper_is_drawn_and_shown(pictures, folder):
     assert notes == f"- {place}: runs with csf margin are left out.\n"
 
 
-def test_other_formats_beside_png(tmp_path, monkeypatch, capsys):
+def test_figures_are_also_written_as_svg_and_pdf(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(
-        figures, "_pictures", lambda *_: iter(2 * [figures.published_gamma()])
+        figures, "pictures", lambda *_: iter(2 * [search_figures.published_gamma()])
     )
     monkeypatch.chdir(tmp_path)
     assert main(("figures", "--format", "svg", "--format", "pdf")) == 0
@@ -146,7 +152,7 @@ def test_other_formats_beside_png(tmp_path, monkeypatch, capsys):
             assert found.startswith(start)
 
 
-def test_weights_and_losses_against_p(pictures):
+def test_weights_and_losses_follow_their_formulas(pictures):
     weights = {
         "XE": np.ones(255),
         "FL, γ = 2": (1 - P) ** 2,
@@ -169,7 +175,7 @@ def test_weights_and_losses_against_p(pictures):
         )
 
 
-def test_gradients_for_several_gamma(pictures):
+def test_gradients_of_focal_and_inverse_focal_loss_follow_their_formulas(pictures):
     focal, inverse = (lines(pictures["gradientcomparison"], panel) for panel in (0, 1))
     for gamma in (1, 2, 3, 5):
         label = f"γ = {gamma}"
@@ -183,7 +189,7 @@ def test_gradients_for_several_gamma(pictures):
         assert (drawn.max() > 0) == (gamma > 3.591)
 
 
-def test_dual_focal_where_samples_are_misclassified(pictures):
+def test_dual_focal_weights_and_gradients_follow_each_variant(pictures):
     weight, gradient = (lines(pictures["randomdataDFL"], panel) for panel in (0, 1))
     first, second = 0.7 * (1 - P), 0.3 * (1 - P)
     rivals = {
@@ -208,7 +214,7 @@ def bars(ax, label):
     return np.array([(bar.get_x(), bar.get_y(), bar.get_height()) for bar in found])
 
 
-def test_reliability_diagrams_of_the_paper(pictures):
+def test_reliability_diagrams_draw_the_papers_bars(pictures):
     axes = pictures["rc_ece"].figure.axes
     diagrams = published.diagrams()
     assert len(axes) == len(diagrams) == 6
@@ -226,7 +232,7 @@ def test_reliability_diagrams_of_the_paper(pictures):
             assert height + gap == pytest.approx(bar.confidence)
 
 
-def test_reliability_diagrams_and_scores_of_runs(pictures, folder):
+def test_runs_are_drawn_with_their_ece_by_loss_and_by_score(pictures, folder):
     # XE and AU with the paper's score, of the first seed.
     axes = pictures["rc_ece-cifar-10-preresnet56"].figure.axes
     for ax, name in zip(axes, ("xe-0", "au-0"), strict=True):
@@ -254,7 +260,7 @@ def test_reliability_diagrams_and_scores_of_runs(pictures, folder):
     assert paper.get_segments()[0][0, 1] == published.figures()[key].value
 
 
-def test_gradients_during_training(pictures):
+def test_gradients_of_training_samples_are_shown_at_three_epochs_at_most(pictures):
     axes = pictures["gradients_over_epochs"].figure.axes
     assert [ax.get_title() for ax in axes] == ["epoch 1", "epoch 3"]
     seen = []
@@ -268,7 +274,7 @@ def test_gradients_during_training(pictures):
     assert seen[1].mean() > seen[0].mean() + 0.05
 
 
-def test_choices_and_searches(pictures):
+def test_the_papers_choices_and_the_runs_of_searches_are_drawn(pictures):
     gamma = lines(pictures["gammaselection"], 0)
     tuned = settings.TUNED.values()
     assert gamma["Inv. FL"].get_xdata().tolist() == [one.inverse for one in tuned]
@@ -294,16 +300,14 @@ def test_choices_and_searches(pictures):
     assert "8 runs, 2 of them without a result" in picture.caption
 
 
-def test_what_cannot_be_drawn_is_told(tmp_path, capsys):
+def test_what_cannot_be_drawn_leaves_a_note_or_an_error(tmp_path, capsys):
     notes = []
-    assert list(figures.reliability_of_runs([], notes)) == []
-    assert list(figures.influence_of_csf([], notes)) == []
-    search = write_selection(
-        tmp_path / "csf", ["csf"], [(("msp",), 1), (("margin",), 2)]
-    )
-    searches = [figures.read_selection(search)]
-    assert list(figures.of_searches(searches, "gammaselection", notes)) == []
-    assert list(figures.of_searches(searches, "nuselection", notes)) == []
+    assert list(run_figures.reliability_of_runs([], notes)) == []
+    assert list(run_figures.influence_of_csf([], notes)) == []
+    search = write_search(tmp_path / "csf", ["csf"], [(("msp",), 1), (("margin",), 2)])
+    searches = [search_figures.read_search(search)]
+    assert list(search_figures.of_searches(searches, "gammaselection", notes)) == []
+    assert list(search_figures.of_searches(searches, "nuselection", notes)) == []
     assert [note.partition(":")[0] for note in notes] == [
         "fig",
         "fig",
@@ -312,11 +316,11 @@ def test_what_cannot_be_drawn_is_told(tmp_path, capsys):
         "fig",
     ]
     (tmp_path / "bad.csv").write_text("gamma,run\n1,a\n")
-    with pytest.raises(RunError, match="is no selection"):
-        figures.read_selection(tmp_path / "bad.csv")
+    with pytest.raises(RunError, match="is not the file of a search"):
+        search_figures.read_search(tmp_path / "bad.csv")
     out = str(tmp_path / "out")
     for name in ("bad.csv", "nowhere.csv"):
         given = str(tmp_path / name)
-        assert main(("figures", "-o", out, "--selection", given)) == 1
+        assert main(("figures", "-o", out, "--search", given)) == 1
         assert name in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
