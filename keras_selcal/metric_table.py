@@ -103,8 +103,8 @@ _ROWS = (
         None,
         "Negative log-likelihood",
         "NLL",
-        "Mean of −ln p of the true class: 0 if every prediction is correct and certain, "
-        "large if the model is confident and wrong.",
+        "Mean of −ln p of the true class: 0 if every prediction is correct and "
+        "certain, large if the model is confident and wrong.",
         "nats",
     ),
     MetricRow(

@@ -9,6 +9,8 @@ import pytest
 from keras_selcal import CalibrationReport
 from keras_selcal.__main__ import main
 
+pytestmark = pytest.mark.backend_free
+
 LABELS = np.array([0, 1, 1, 2])
 PROBS = np.array([[0.8, 0.1, 0.1], [0.2, 0.7, 0.1], [0.6, 0.3, 0.1], [0.3, 0.3, 0.4]])
 LOGITS = np.log(PROBS)
@@ -38,7 +40,12 @@ def test_probabilities_and_logits_give_the_report_and_the_page(tmp_path, capsys)
     for name, y_pred, from_logits in (("a", PROBS, False), ("b", LOGITS, True)):
         run(f"{name}.npz", "-o", f"{name}.html", "--csf", "margin", "--title", "A & B")
         report = CalibrationReport(
-            LABELS, y_pred, from_logits, "margin", bootstrap=20, name=name
+            LABELS,
+            y_pred,
+            from_logits=from_logits,
+            csf="margin",
+            bootstrap=20,
+            name=name,
         )
         assert str(report) in capsys.readouterr().out
         page = (tmp_path / f"{name}.html").read_text("utf-8")

@@ -11,6 +11,7 @@ import os
 import runpy
 import sys
 from pathlib import Path
+from statistics import NormalDist
 
 os.environ["MPLBACKEND"] = "Agg"
 
@@ -36,8 +37,6 @@ from keras_selcal import (
     functional,
     plots,
 )
-from keras_selcal._core.samples import Samples
-from keras_selcal.plots.reliability import accuracy_band
 
 IMAGES = Path(__file__).parent / "images"
 # Root mean square difference of colours in [0, 1]. Another version of the font
@@ -208,7 +207,7 @@ def test_axes_of_another_kind_are_refused(name):
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["unweighted", "weighted"])
 def test_reliability_bars_are_the_curve(binning, weight, ax):
     arguments = {"num_bins": 10, "binning": binning, "sample_weight": weight}
-    plots.reliability_diagram(Y, PROBABILITIES, **arguments, bootstrap=20, ax=ax)
+    plots.reliability_diagram(Y, PROBABILITIES, **arguments, ax=ax)
     curve = functional.reliability_curve(Y, PROBABILITIES, **arguments)
     full = curve.share > 0
     drawn = bars(ax, "accuracy in the bin")
@@ -228,7 +227,13 @@ def test_reliability_bars_are_the_curve(binning, weight, ax):
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["unweighted", "weighted"])
 def test_reliability_counts_are_seen(binning, weight, ax):
     plots.reliability_diagram(
-        Y, LOGITS, 7, binning, True, sample_weight=weight, bootstrap=0, ax=ax
+        Y,
+        LOGITS,
+        num_bins=7,
+        binning=binning,
+        from_logits=True,
+        sample_weight=weight,
+        ax=ax,
     )
     if binning == "uniform":
         mass, _ = np.histogram(SCORES, 7, (0, 1), weights=weight)
@@ -237,62 +242,70 @@ def test_reliability_counts_are_seen(binning, weight, ax):
         total = N if weight is None else weight.sum()
         runs = total // 7 + (np.arange(7) < total % 7)
         expected = runs * N / total
+    expected = expected[expected > 0]
     numbers = [int(text.get_text()) for text in ax.texts]
-    assert numbers == np.rint(expected[expected > 0]).tolist()
+    assert numbers == np.rint(expected).tolist()
     hanging = bars(ax, "samples in the bin (number below)")
     depth = -np.array([bar.get_height() for bar in hanging])
     np.testing.assert_allclose(depth / depth.max(), expected / expected.max())
 
 
-@pytest.mark.parametrize("binning", ["uniform", "adaptive"])
-def test_reliability_band_is_that_of_plain_resampling(binning):
-    rng = np.random.default_rng(3)
-    replicates = []
-    for drawn in rng.integers(N, size=(400, N)):
-        curve = functional.reliability_curve(Y[drawn], PROBABILITIES[drawn], 5, binning)
-        replicates.append(curve.accuracy)
-    expected = np.nanquantile(np.array(replicates)[:, 2:], [0.05, 0.95], axis=0)
-    samples = Samples.of(Y, PROBABILITIES, False, None)
-    band = np.array(accuracy_band(samples, 5, binning, 2000, 0.9, 0))[:, 2:]
-    # Different draws: both ends within their own noise, the widths are 0.1 to 0.2.
-    np.testing.assert_allclose(band, expected, atol=0.03)
+def wilson(successes, m, level=0.95):
+    """Returns the Wilson interval by its equation |s − p| = z √(p(1 − p)/m)."""
+    z, s = NormalDist().inv_cdf((1 + level) / 2), successes / m
+    return sorted(np.roots([1 + z**2 / m, -2 * s - z**2 / m, s**2]))
 
 
-def test_reliability_whiskers_are_the_band(ax):
+@pytest.mark.parametrize("weighted", [False, True])
+def test_reliability_whiskers_are_wilson_intervals(weighted, ax):
+    weight = WEIGHT if weighted else np.ones(N)
     plots.reliability_diagram(
-        Y, PROBABILITIES, 5, bootstrap=50, confidence_level=0.9, seed=4, ax=ax
+        Y,
+        PROBABILITIES,
+        num_bins=5,
+        sample_weight=WEIGHT if weighted else None,
+        confidence_level=0.9,
+        ax=ax,
     )
-    samples = Samples.of(Y, PROBABILITIES, False, None)
-    low, high = accuracy_band(samples, 5, "uniform", 50, 0.9, 4)
-    full = functional.reliability_curve(Y, PROBABILITIES, 5).share > 0
     whiskers = marks(ax, "90 % interval")
-    np.testing.assert_allclose(whiskers[:, :, 1], np.stack([low, high], -1)[full])
+    index = np.ceil(SCORES * 5) - 1
+    for whisker, b in zip(whiskers, np.unique(index), strict=True):
+        w, right = weight[index == b], CORRECT[index == b]
+        m = w.sum() ** 2 / (w**2).sum()
+        expected = wilson(m * np.average(right, weights=w), m, 0.9)
+        np.testing.assert_allclose(whisker[:, 1], expected)
 
 
-def test_reliability_band_of_weights_equals_that_of_one_sample_a_bin():
-    samples = Samples.of([0, 0], [[0.9, 0.1], [0.3, 0.7]], False, [2.0, 1.0])
-    low, high = accuracy_band(samples, 10, "uniform", 30, 0.95, 0)
-    # Alone in its bin, a sample is right or wrong in every resample that has it.
-    assert (low[8], high[8], low[6], high[6]) == (1, 1, 0, 0)
-    assert np.isnan(low[0])
+@pytest.mark.parametrize("binning", ["uniform", "adaptive"])
+@pytest.mark.parametrize("n", [1, 8])
+def test_reliability_whiskers_of_bins_that_are_all_right_or_all_wrong(n, binning, ax):
+    p = np.repeat([[0.9, 0.1], [0.3, 0.7]], n, axis=0)
+    # Class 0 is right in the bin at 0.9, and wrong in the bin at 0.7.
+    plots.reliability_diagram(
+        np.zeros(2 * n), p, num_bins=2 if binning == "adaptive" else 10, ax=ax
+    )
+    whiskers = marks(ax, "95 % interval")[:, :, 1]
+    low, high = wilson(0, n)
+    expected = [[low, high], [1 - high, 1 - low]]
+    if binning == "uniform":
+        np.testing.assert_allclose(whiskers, expected, atol=1e-9)
+    assert np.all(whiskers[:, 1] - whiskers[:, 0] > 0.3)
 
 
-def test_reliability_without_bootstrap_has_no_whiskers(ax):
-    plots.reliability_diagram(Y, PROBABILITIES, bootstrap=0, ax=ax)
+def test_reliability_without_confidence_level_has_no_whiskers(ax):
+    plots.reliability_diagram(Y, PROBABILITIES, confidence_level=None, ax=ax)
     assert not any("interval" in text for text in legend(ax))
 
 
 def test_reliability_of_several_models_side_by_side():
     models = {"sharp": LOGITS, "flat": LOGITS / 4}
-    drawn = plots.reliability_diagram(Y, models, from_logits=True, bootstrap=5)
+    drawn = plots.reliability_diagram(Y, models, from_logits=True)
     assert drawn.shape == (2,)
     for ax, (name, logits) in zip(drawn, models.items(), strict=True):
         ece = functional.ece(Y, logits, from_logits=True)
         assert ax.get_title() == f"{name}\nECE = {ece:.3g}"
     given = Figure().subplots(1, 2)
-    again = plots.reliability_diagram(
-        Y, models, from_logits=True, bootstrap=5, ax=given
-    )
+    again = plots.reliability_diagram(Y, models, from_logits=True, ax=given)
     assert list(again) == list(given)
 
 
@@ -300,7 +313,7 @@ def test_reliability_of_several_models_side_by_side():
 @pytest.mark.parametrize("binning", ["uniform", "adaptive"])
 def test_reliability_of_hardly_any_samples(n, binning, ax):
     p = np.array([[1.0, 0.0], [0.5, 0.5]])[:n]
-    plots.reliability_diagram([0, 1][:n], p, 1, binning, bootstrap=3, ax=ax)
+    plots.reliability_diagram([0, 1][:n], p, num_bins=1, binning=binning, ax=ax)
     FigureCanvasAgg(ax.figure).draw()
 
 
@@ -371,14 +384,12 @@ def test_risk_coverage_marks_a_threshold_or_a_coverage():
     accepted = SCORES >= 0.8
     at, risk = accepted.mean(), 1 - CORRECT[accepted].mean()
     ax = plots.risk_coverage_curve(Y, PROBABILITIES, threshold=0.8)
-    point = line(ax, "answers")
+    point = line(ax, "coverage")
     np.testing.assert_allclose([point.get_xdata(), point.get_ydata()], [[at], [risk]])
-    assert point.get_label() == (
-        f"answers {100 * at:.3g} %, at a risk of {100 * risk:.3g} %"
-    )
+    assert point.get_label() == (f"coverage {100 * at:.3g} %, risk {100 * risk:.3g} %")
     ax = plots.risk_coverage_curve(Y, PROBABILITIES, coverage=0.333)
     risk = functional.risk_at_coverage(Y, PROBABILITIES, coverage=0.333)
-    np.testing.assert_allclose(line(ax, "answers 33.3 %").get_ydata(), [risk])
+    np.testing.assert_allclose(line(ax, "coverage 33.3 %").get_ydata(), [risk])
 
 
 def test_risk_coverage_of_several_models(ax):
@@ -400,23 +411,28 @@ def test_risk_coverage_of_a_perfect_model(ax):
 
 
 @pytest.mark.parametrize("csf", ["msp", "neg_entropy"])
-def test_confidence_histogram_of_right_and_wrong(csf, ax):
-    plots.confidence_histogram(Y, PROBABILITIES, csf, 12, sample_weight=WEIGHT, ax=ax)
+def test_confidence_histogram_of_correct_and_wrong_predictions(csf, ax):
+    plots.confidence_histogram(
+        Y, PROBABILITIES, csf=csf, num_bins=12, sample_weight=WEIGHT, ax=ax
+    )
     scores = reference.score(PROBABILITIES, csf)
     support = (-np.log(K), 0) if csf == "neg_entropy" else (0, 1)
-    for answers, which in (("right", CORRECT), ("wrong", ~CORRECT)):
+    for kind, which in (("correct", CORRECT), ("wrong", ~CORRECT)):
         expected, edges = np.histogram(
             scores[which], 12, support, weights=WEIGHT[which]
         )
-        drawn = stairs(ax, answers)
+        drawn = stairs(ax, kind)
         np.testing.assert_allclose(drawn.values, expected / WEIGHT[which].sum())
         np.testing.assert_allclose(drawn.edges, edges, atol=1e-12)
 
 
-def test_confidence_histogram_of_answers_that_are_all_right(ax):
+def test_confidence_histogram_of_predictions_that_are_all_correct(ax):
     plots.confidence_histogram([0, 1], np.eye(2), ax=ax)
-    assert legend(ax) == ["right answers (100 %), mean 1", "wrong answers (0 %)"]
-    assert stairs(ax, "right").values[-1] == 1
+    assert legend(ax) == [
+        "correct predictions (100 %), mean 1",
+        "wrong predictions (0 %)",
+    ]
+    assert stairs(ax, "correct").values[-1] == 1
     assert not stairs(ax, "wrong").values.any()
 
 
@@ -621,18 +637,37 @@ def test_jumps_of_weights_have_no_slope():
     np.testing.assert_allclose(gradient[same], expected[same], rtol=0.01)
 
 
+# Names
+
+
+@pytest.mark.parametrize("name", ["_private", "$5 and $6", "a_b", "100 %", "\\$x$"])
+def test_names_are_shown_as_they_are(name):
+    models = {name: PROBABILITIES, "other": PROBABILITIES[::-1]}
+    ax = plots.risk_coverage_curve(Y, models)
+    reliability = plots.reliability_diagram(Y, models)[0]
+    weights = plots.loss_weights({name: FocalLoss(2)})
+    shown = legend(ax)
+    assert len(shown) == 4
+    for text in (
+        ax.get_legend().get_texts()[0],
+        reliability.title,
+        weights.get_legend().get_texts()[0],
+    ):
+        written, is_math = text._preprocess_math(text.get_text())
+        assert not is_math
+        assert written.strip().startswith(name)
+
+
 # Bad input
 
 NAN = np.where(np.arange(N)[:, None] == 3, np.nan, PROBABILITIES)
 BAD = [
     (lambda: plots.reliability_diagram(Y, PROBABILITIES, num_bins=0), "num_bins"),
     (lambda: plots.reliability_diagram(Y, PROBABILITIES, binning="x"), "binning"),
-    (lambda: plots.reliability_diagram(Y, PROBABILITIES, bootstrap=-1), "bootstrap"),
     (
         lambda: plots.reliability_diagram(Y, PROBABILITIES, confidence_level=1.0),
         "confidence_level",
     ),
-    (lambda: plots.reliability_diagram(Y, PROBABILITIES, seed=-1), "seed"),
     (lambda: plots.reliability_diagram(Y, NAN), "y_pred"),
     (lambda: plots.reliability_diagram(Y, {}), "y_pred"),
     (lambda: plots.reliability_diagram(Y + K, PROBABILITIES), "y_true"),

@@ -14,6 +14,8 @@ import pytest
 from keras_selcal import CalibrationReport, functional
 from keras_selcal.report.html import numbers
 
+pytestmark = pytest.mark.backend_free
+
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 MARKUP = "<script>document.title = 'broken'</script><b>bold</b>"
 FLAGS = (

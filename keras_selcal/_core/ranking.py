@@ -8,6 +8,8 @@ allowed.
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from keras_selcal._core.harmonic import mean_harmonic
 from keras_selcal._core.ops import TINY
 
@@ -99,3 +101,10 @@ class Ranking(NamedTuple):
         coverage = xp.max(xp.where(kept, mass, 0.0), axis=-1) / xp.maximum(n, TINY)
         total = loss[..., -1]
         return xp.where(total == total, coverage, float("nan"))
+
+
+def best_ranking(losses: Any, counts: Any) -> tuple[Any, Any]:
+    """Returns coverage and risk of NumPy samples accepted in rising order of loss."""
+    order = np.argsort(losses, kind="stable")
+    upto = np.cumsum(counts[order])
+    return upto / upto[-1], np.cumsum((counts * losses)[order]) / upto

@@ -18,6 +18,7 @@ def check_number(
     allowed: str,
     *,
     above: float | None = None,
+    below: float | None = None,
     least: float | None = None,
     most: float | None = None,
 ) -> float:
@@ -29,6 +30,7 @@ def check_number(
     inside = (
         number == number
         and (above is None or number > above)
+        and (below is None or number < below)
         and (least is None or number >= least)
         and (most is None or number <= most)
     )

@@ -143,7 +143,12 @@ class CalibrateAtEnd(keras.callbacks.Callback):
         self.calibrated_model = calibrator.wrap(self.model, predictions.from_logits)
         self.calibrator = calibrator
         self._calibrated_weights = _fingerprint(self.model)
-        self.before = CalibrationReport(*predictions[:3], bootstrap=0, name="before")
+        self.before = CalibrationReport(
+            *predictions[:2],
+            from_logits=predictions.from_logits,
+            bootstrap=0,
+            name="before",
+        )
         self.after = CalibrationReport(
             labels, calibrator(logits), bootstrap=0, name="after"
         )

@@ -1,4 +1,4 @@
-"""What the plots share: axes, colours, and the predictions of one or more models."""
+"""Axes, colours, and the predictions of one or more models: shared by all plots."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ import numpy as np
 from keras_selcal._core.samples import Samples
 from keras_selcal._core.validation import refuse
 
-# The palette of Okabe & Ito, told apart by colour-blind readers too.
+# The palette of Okabe & Ito, which colour-blind readers can tell apart.
 BLUE, VERMILLION, GREEN = "#0072B2", "#D55E00", "#009E73"
 PURPLE, ORANGE, SKY, BLACK = "#CC79A7", "#E69F00", "#56B4E9", "#000000"
 GREY, PALE = "#6E6E6E", "#C9C9C9"
@@ -65,13 +65,23 @@ def models(y_pred: Any) -> dict[str, Any]:
         return {"": y_pred}
     if not y_pred:
         refuse("y_pred", y_pred, "predictions, or a mapping of at least one name to it")
-    return {str(name): predictions for name, predictions in y_pred.items()}
+    return {text(name): predictions for name, predictions in y_pred.items()}
+
+
+def text(name: Any) -> str:
+    """Returns a name as matplotlib is to write it.
+
+    Dollar signs are escaped because they would start a formula. A leading underscore
+    gets a space in front because legends leave out labels that begin with one.
+    """
+    escaped = str(name).replace("$", r"\$")
+    return f" {escaped}" if escaped.startswith("_") else escaped
 
 
 def finite_samples(
     y_true: Any, y_pred: Any, from_logits: bool, sample_weight: Any
 ) -> Samples:
-    """Returns the samples; NaN and labels that are no class cannot be drawn."""
+    """Returns the samples; refuses NaN, which cannot be drawn."""
     samples = Samples.of(y_true, y_pred, from_logits, sample_weight)
     if np.isnan(samples.confidence).any():
         refuse("y_pred", y_pred, "free of NaN")
@@ -86,7 +96,7 @@ def percent(share: float) -> str:
 
 
 def finish(ax: Any, x_label: str, y_label: str, **legend: Any) -> None:
-    """Labels the axes, adds a faint grid and the legend, and frees two sides."""
+    """Labels the axes, adds a grid and the legend, and removes two spines."""
     ax.set_xlabel(x_label)
     ax.set_ylabel(y_label)
     ax.grid(True, color=PALE, linewidth=0.5, alpha=0.6)

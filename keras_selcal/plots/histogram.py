@@ -1,11 +1,10 @@
-"""Confidence of right answers against that of wrong ones."""
+"""Confidence of correct and of wrong predictions."""
 
 from typing import Any
 
 import numpy as np
 
 from keras_selcal import csf as csfs
-from keras_selcal._core.samples import Array
 from keras_selcal._core.validation import check_count
 from keras_selcal.plots import _canvas as canvas
 
@@ -13,23 +12,24 @@ from keras_selcal.plots import _canvas as canvas
 def confidence_histogram(
     y_true: Any,
     y_pred: Any,
+    *,
     csf: Any = "msp",
     num_bins: int = 20,
     from_logits: bool = False,
     sample_weight: Any | None = None,
-    *,
     ax: Any = None,
 ) -> Any:
-    """Draws how sure a model is where it is right, and where it is wrong.
+    """Draws the confidence of correct and of wrong predictions.
 
-    Each histogram adds up to 1 by itself, so that few wrong answers are seen next to
-    many right ones. The less they overlap, the better confidence tells them apart.
+    Each histogram sums to 1 by itself, so that a few wrong predictions remain visible
+    next to many correct ones. The less they overlap, the better the confidence score
+    separates them.
 
     Formula:
 
     ```
-    right  h_b = Σ_{i in b} w_i a_i / Σ_i w_i a_i
-    wrong  h_b = Σ_{i in b} w_i (1 − a_i) / Σ_i w_i (1 − a_i)
+    correct  h_b = Σ_{i in b} w_i a_i / Σ_i w_i a_i
+    wrong    h_b = Σ_{i in b} w_i (1 − a_i) / Σ_i w_i (1 − a_i)
     ```
 
     with a_i the label mass of the predicted class: 1 or 0 for class indices.
@@ -40,8 +40,8 @@ def confidence_histogram(
         csf: the confidence score, as `keras_selcal.csf.get` takes it.
         num_bins: M equal bins of the range that the score can take.
         from_logits: whether `y_pred` holds logits.
-        sample_weight: of a shape that broadcasts to the samples'.
-        ax: where to draw, an Axes. None makes a figure.
+        sample_weight: weights of a shape that broadcasts to the samples'.
+        ax: an Axes to draw on. None makes a figure.
 
     Returns:
         The Axes.
@@ -51,7 +51,7 @@ def confidence_histogram(
     >>> p = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
     >>> ax = confidence_histogram(np.array([0, 1, 1]), p)
     >>> [text.get_text() for text in ax.get_legend().get_texts()]
-    ['right answers (66.7 %), mean 0.85', 'wrong answers (33.3 %), mean 0.6']
+    ['correct predictions (66.7 %), mean 0.85', 'wrong predictions (33.3 %), mean 0.6']
 
     References:
     - Hendrycks & Gimpel, [A Baseline for Detecting Misclassified and
@@ -62,24 +62,24 @@ def confidence_histogram(
     score = csfs.get(csf)
     samples = canvas.finite_samples(y_true, y_pred, from_logits, sample_weight)
     low, high = score.support(samples.num_classes)
-    # Rounding may carry a score just past the end of its range.
+    # Rounding may move a score slightly outside its range.
     scores = np.clip(samples.scores(score), low, high)
     edges = np.linspace(low, high, num_bins + 1)
     (ax,) = canvas.axes(ax)
-    right = samples.counts * samples.correct
-    wrong = samples.counts - right
+    correct = samples.counts * samples.correct
+    wrong = samples.counts - correct
     total = samples.counts.sum()
-    for mass, answers, colour, hatch in (
-        (right, "right", canvas.BLUE, None),
+    for mass, kind, colour, hatch in (
+        (correct, "correct", canvas.BLUE, None),
         (wrong, "wrong", canvas.VERMILLION, "////"),
     ):
         share = mass.sum() / total
-        label = f"{answers} answers ({canvas.percent(share)})"
+        label = f"{kind} predictions ({canvas.percent(share)})"
         heights = np.zeros(num_bins)
         if share > 0:
             mean = np.average(scores, weights=mass)
             label += f", mean {mean:.3g}"
-            heights = _shares(scores, edges, mass)
+            heights, _ = np.histogram(scores, edges, weights=mass / mass.sum())
             ax.axvline(mean, color=colour, linestyle="--", linewidth=1.2)
         ax.stairs(
             heights,
@@ -95,14 +95,9 @@ def confidence_histogram(
     ax.set_ylim(bottom=0)
     canvas.finish(
         ax,
-        f"confidence score ({score.__name__})",
-        "share of the right answers, of the wrong answers",
+        f"confidence score ({canvas.text(score.__name__)})",
+        "share of the correct, of the wrong predictions",
         loc="best",
-        title="dashed: the mean of each",
+        title="dashed: their means",
     )
     return ax
-
-
-def _shares(scores: Array, edges: Array, mass: Array) -> Array:
-    heights, _ = np.histogram(scores, edges, weights=mass)
-    return np.asarray(heights / mass.sum())

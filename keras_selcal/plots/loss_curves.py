@@ -230,7 +230,9 @@ def named_losses(losses: Any) -> dict[str, ReweightedLoss]:
         loss = library.get(loss) if isinstance(loss, str) else loss
         if not isinstance(loss, ReweightedLoss):
             refuse("losses", loss, allowed)
-        named[loss.name.replace("_", " ") if label is None else str(label)] = loss
+        named[loss.name.replace("_", " ") if label is None else canvas.text(label)] = (
+            loss
+        )
     if len(named) < max(len(losses), 1):
         refuse("losses", losses, f"{allowed}, not empty and with distinct names")
     return named

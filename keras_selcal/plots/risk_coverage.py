@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_selcal import functional
+from keras_selcal._core.ranking import best_ranking
 from keras_selcal._core.sample_losses import sample_losses
 from keras_selcal._core.samples import Array, Samples
 from keras_selcal._core.validation import check_number, refuse
@@ -12,7 +13,7 @@ from keras_selcal.functional.selective import RiskCoverageCurve
 from keras_selcal.plots import _canvas as canvas
 
 _RISKS = {
-    "zero_one": "risk: share of wrong answers among them",
+    "zero_one": "risk: share of wrong predictions among them",
     "crossentropy": "risk: mean cross-entropy among them",
     "brier": "risk: mean Brier score among them",
 }
@@ -23,20 +24,21 @@ _RANKINGS = {"-.": "best possible ranking", ":": "random ranking"}
 def risk_coverage_curve(
     y_true: Any,
     y_pred: Any,
+    *,
     csf: Any = "msp",
     from_logits: bool = False,
     loss: str = "zero_one",
     sample_weight: Any | None = None,
-    *,
     threshold: float | None = None,
     coverage: float | None = None,
     ax: Any = None,
 ) -> Any:
     """Draws the selective risk against coverage.
 
-    The less a model has to answer, the fewer mistakes it makes, if its confidence tells
-    right from wrong. Two lines show how much that could be: the best possible ranking
-    of the same answers, and a random one. The area under each, AURC, is in the legend.
+    A model that may abstain makes fewer mistakes if its confidence is higher for
+    correct predictions than for wrong ones. Two more lines show the range: the best
+    possible ranking of the same predictions, and a random one. The legend shows the
+    area under each curve (AURC).
 
     Formula:
 
@@ -48,15 +50,15 @@ def risk_coverage_curve(
 
     Args:
         y_true: class indices (...) or (..., 1), or distributions (..., k).
-        y_pred: probabilities or logits, (..., k); or a mapping of names to those of
-            several models, which are drawn over each other.
+        y_pred: probabilities or logits, (..., k); or a mapping from names to the
+            predictions of several models, which are drawn in one plot.
         csf: g, as `keras_selcal.csf.get` takes it.
         from_logits: whether `y_pred` holds logits.
         loss: `"zero_one"`, `"crossentropy"` or `"brier"`.
-        sample_weight: of a shape that broadcasts to the samples'.
-        threshold: τ, on the scale of the score: marks what is accepted from it on.
-        coverage: κ in (0, 1], to be marked instead of a threshold.
-        ax: where to draw, an Axes. None makes a figure.
+        sample_weight: weights of a shape that broadcasts to the samples'.
+        threshold: τ, on the scale of the score; its coverage and risk are marked.
+        coverage: κ in (0, 1]; marked instead of a threshold.
+        ax: an Axes to draw on. None makes a figure.
 
     Returns:
         The Axes.
@@ -77,7 +79,7 @@ def risk_coverage_curve(
     if threshold is not None:
         threshold = check_number("threshold", threshold, "a number or None")
         if coverage is not None:
-            refuse("coverage", coverage, "left out where `threshold` is given")
+            refuse("coverage", coverage, "None if `threshold` is given")
     models = {
         name: _model(
             canvas.finite_samples(y_true, predictions, from_logits, sample_weight),
@@ -95,12 +97,12 @@ def risk_coverage_curve(
         if model.marked is not None:
             _mark(ax, name, model.marked, colour, loss)
     if len(models) > 1:
-        # One entry for all models: the legend would fill the picture.
+        # One entry for all models, because the legend would fill the plot.
         for style, ranking in _RANKINGS.items():
             ax.plot([], [], color=canvas.GREY, linestyle=style, label=ranking)
     ax.set_xlim(0, 1.01)
-    # The surest few may all be wrong: their risk of 1 would flatten the rest. Above,
-    # the legend has a row for each entry.
+    # The few most confident predictions may all be wrong, and their risk of 1 would
+    # flatten the rest. The legend above needs a row for each entry.
     entries = len(ax.get_legend_handles_labels()[1])
     highest = max(model.highest for model in models.values()) or 0.01
     ax.set_ylim(0, highest * (1.1 + 0.075 * entries))
@@ -108,7 +110,7 @@ def risk_coverage_curve(
     ax.spines["left"].set_bounds(0, 1.05 * highest)
     canvas.finish(
         ax,
-        "coverage: share of the samples that are answered, the surest first",
+        "coverage: share of the samples accepted, most confident first",
         _RISKS[loss],
         loc="upper left",
     )
@@ -116,7 +118,7 @@ def risk_coverage_curve(
 
 
 class _Model(NamedTuple):
-    """What is drawn of a model."""
+    """The curves and numbers to draw of a model."""
 
     curve: RiskCoverageCurve
     best: tuple[Array, Array]
@@ -152,7 +154,7 @@ def _model(
     aurc = functional.aurc(**arguments)
     return _Model(
         curve,
-        best_ranking(samples, losses),
+        best_ranking(losses, samples.counts),
         samples.mean(losses),
         aurc,
         aurc - functional.excess_aurc(**arguments),
@@ -166,7 +168,7 @@ def _marked(
     threshold: float | None,
     coverage: float | None,
 ) -> tuple[float, float] | None:
-    """Returns the coverage and the risk to be marked."""
+    """Returns the coverage and the risk to mark."""
     if coverage is not None:
         risk = functional.risk_at_coverage(**arguments, coverage=coverage)
         return float(coverage), risk
@@ -177,13 +179,6 @@ def _marked(
         most = f"at most the largest score, {curve.threshold.max():g}"
         refuse("threshold", threshold, most)
     return float(curve.coverage[accepted - 1]), float(curve.risk[accepted - 1])
-
-
-def best_ranking(samples: Samples, losses: Array) -> tuple[Array, Array]:
-    """Returns coverage and risk where the smallest losses are answered first."""
-    order = np.argsort(losses, kind="stable")
-    upto = np.cumsum(samples.counts[order])
-    return upto / upto[-1], np.cumsum((samples.counts * losses)[order]) / upto
 
 
 def _draw(ax: Any, name: str, model: _Model, colour: str, alone: bool) -> None:
@@ -200,7 +195,7 @@ def _draw(ax: Any, name: str, model: _Model, colour: str, alone: bool) -> None:
         (canvas.GREEN, canvas.GREY),
         strict=True,
     ):
-        # One model has room for three colours; each of several keeps to its own.
+        # The lines of one model have three colours, those of several one per model.
         ax.plot(
             *line,
             color=own if alone else colour,
@@ -215,7 +210,7 @@ def _mark(
 ) -> None:
     coverage, risk = marked
     shown = canvas.percent(risk) if loss == "zero_one" else f"{risk:.3g}"
-    text = f"answers {canvas.percent(coverage)}, at a risk of {shown}"
+    text = f"coverage {canvas.percent(coverage)}, risk {shown}"
     ax.plot(
         [coverage, coverage, 0],
         [0, risk, risk],

@@ -1,6 +1,6 @@
 """Pieces of HTML that the sections of a page share.
 
-Arguments are HTML already: text that someone else has written is escaped before.
+Arguments are HTML: callers escape text that comes from users.
 """
 
 import base64
@@ -17,13 +17,13 @@ def table(
     caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], kind: str = ""
 ) -> str:
     """Returns a table; the first cell of a row heads it."""
-    # What can be scrolled must be within reach of the keyboard.
+    # A table that scrolls must be reachable by keyboard.
     wide = len(head) > _FEW_COLUMNS
     focus = ' tabindex="0" role="group" aria-label="A wide table"' if wide else ""
     columns = "".join(
         f'<th role="columnheader" scope="col">{cell}</th>' for cell in head
     )
-    # The roles tell that it is a table where a small screen lays it out as none.
+    # The roles keep its semantics where a small screen displays it as a list.
     lines = "".join(
         f'<tr role="row"><th role="rowheader" scope="row">{first}</th>'
         + "".join(f'<td role="cell">{cell}</td>' for cell in cells)
@@ -38,12 +38,12 @@ def table(
 
 
 def details(summary: str, content: str) -> str:
-    """Returns something that the reader may open."""
+    """Returns content that the reader can open."""
     return f"<details><summary>{summary}</summary>{content}</details>"
 
 
 def key(*entries: tuple[str, str]) -> str:
-    """Returns the legend of a picture: the classes of its marks, and what they are."""
+    """Returns the legend of a picture from the classes and labels of its marks."""
     items = "".join(f"<li>{swatch(kind)}{label}</li>" for kind, label in entries)
     return f'<ul class="key">{items}</ul>'
 
@@ -69,7 +69,7 @@ def with_interval(value: str, interval: str | None) -> str:
 
 
 def script_json(data: Any) -> str:
-    """Returns JSON that may stand in a script element: no markup in it."""
+    """Returns JSON without markup, for a script element."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -77,6 +77,6 @@ def script_json(data: Any) -> str:
 
 
 def source_hash(text: str) -> str:
-    """Returns what a content security policy calls a style or a script by."""
+    """Returns the hash of a style or a script for a content security policy."""
     digest = hashlib.sha256(text.encode()).digest()
     return "sha256-" + base64.b64encode(digest).decode("ascii")

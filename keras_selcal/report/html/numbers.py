@@ -1,4 +1,4 @@
-"""Numbers as a reader meets them: never 0 % or 100 % for what is not quite that."""
+"""Numbers as text: never 0 % or 100 % for a share that only rounds to it."""
 
 import math
 from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
@@ -17,7 +17,7 @@ def percent(share: float, decimals: int = 1) -> str:
     """
     if math.isnan(share):
         return NONE
-    # Sums in another order differ in their last digits: a half stays a half.
+    # Rounds away the noise of summation order, so that a half stays a half.
     value = round(100 * share, 9)
     if value in (0.0, 100.0):
         return f"{value:.0f}{_SPACE}%"
@@ -28,7 +28,7 @@ def percent(share: float, decimals: int = 1) -> str:
 
 
 def round_percent(share: float) -> str:
-    """Returns a share that someone chose, a level say, with no digit too many."""
+    """Returns a share that a user chose, such as a level, with its own digits."""
     return f"{100 * share:g}{_SPACE}%"
 
 
@@ -44,7 +44,7 @@ def percent_range(low: float, high: float, decimals: int = 1) -> str:
 
 
 def percents(*shares: float, decimals: int = 1) -> list[str]:
-    """Returns shares as percentages of so many decimals that no two look the same."""
+    """Returns shares as percentages with enough decimals to tell them apart."""
     for places in range(decimals, 9):
         texts = [percent(share, places) for share in shares]
         if len(set(texts)) == len(set(shares)):
@@ -53,13 +53,13 @@ def percents(*shares: float, decimals: int = 1) -> list[str]:
 
 
 def points(gap: float) -> str:
-    """Returns a difference of shares in points of a percentage."""
+    """Returns a difference of shares in percentage points."""
     text = percent(abs(gap)).removesuffix(f"{_SPACE}%")
     return f"{text} point" if text == "1" else f"{text} points"
 
 
 def count(number: float) -> str:
-    """Returns a number of samples; ties, weights and soft labels give fractions.
+    """Returns a number of samples, a fraction if ties, weights or soft labels give one.
 
     Example:
     >>> count(8000.0), count(12.5)
@@ -78,8 +78,33 @@ def decimal(value: float, form: str = ".4f") -> str:
     return format(value, form).replace("-", "−")
 
 
+def value_of(value: float, unit: str) -> str:
+    """Returns a metric in its unit."""
+    if unit == "share":
+        return percent(value, 2)
+    if unit == "points" and not math.isnan(value):
+        return f"{decimal(100 * value, '.2f')}{_SPACE}pts"
+    return decimal(value)
+
+
+def interval_of(low: float, high: float, unit: str) -> str:
+    """Returns the interval of a metric in its unit."""
+    if unit == "share":
+        return percent_range(low, high, 2)
+    if unit == "points":
+        return f"{decimal(100 * low, '.2f')} to {value_of(high, unit)}"
+    return f"{decimal(low)} to {decimal(high)}"
+
+
+def signed(value: float, unit: str) -> str:
+    """Returns a difference with its sign; of shares, in points."""
+    if unit not in ("share", "points") or math.isnan(value):
+        return decimal(value, "+.4f")
+    return f"{decimal(100 * value, '+.2f')}{_SPACE}pts"
+
+
 def shortest_above(low: float, high: float, decimals: int = 3) -> str:
-    """Returns a decimal number t with low < t ≤ high, of as few digits as will do.
+    """Returns a decimal number t with low < t ≤ high with as few digits as possible.
 
     Example:
     >>> shortest_above(0.97228, 0.97234)
@@ -87,7 +112,7 @@ def shortest_above(low: float, high: float, decimals: int = 3) -> str:
     """
     exact = Decimal(high)
     for places in range(decimals, 25):
-        # 0.7 is a little less in binary: it is to stay 0.700, not 0.699.
+        # Binary 0.7 is slightly smaller than 0.7; it is shown as 0.700, not 0.699.
         for rounding in (ROUND_HALF_EVEN, ROUND_FLOOR):
             text = f"{exact.quantize(Decimal(1).scaleb(-places), rounding):f}"
             if low < float(text) <= high:

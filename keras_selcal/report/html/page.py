@@ -1,18 +1,16 @@
-"""A report as one HTML file: no network, no library, readable without JavaScript."""
+"""A report as one HTML file that needs no network and works without JavaScript."""
 
 from collections.abc import Sequence
 from html import escape
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keras_selcal._version import __version__
+from keras_selcal.report.evaluation import Evaluation
 from keras_selcal.report.html import sections
 from keras_selcal.report.html.markup import script_json, source_hash
 from keras_selcal.report.html.numbers import count, round_percent
 from keras_selcal.report.html.subject import Subject
-
-if TYPE_CHECKING:
-    from keras_selcal.report.report import CalibrationReport
 
 _SCORES = {
     "msp": "the largest probability",
@@ -22,7 +20,7 @@ _SCORES = {
 
 
 def build_page(
-    reports: Sequence["CalibrationReport"],
+    reports: Sequence[Evaluation],
     title: str | None = None,
     class_names: Any | None = None,
     images: Any | None = None,
@@ -31,10 +29,10 @@ def build_page(
     """Returns the page of one report, or of several models on the same samples.
 
     Args:
-        reports: the first is what the others are compared with.
-        title: of the page, or None for one by the model's name.
+        reports: the others are compared with the first.
+        title: title of the page, or None for one with the model's name.
         class_names: a name for each class, or None for their indices.
-        images: of the samples, as `Images` takes them, or None.
+        images: images of the samples, as `Images` takes them, or None.
         mistakes: how many of the most confident mistakes to list.
     """
     subject = Subject(reports, class_names, images, mistakes)
@@ -64,7 +62,7 @@ def build_page(
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>{escape(title)}</title>
-<!-- An empty icon, lest a browser asks a server for one. -->
+<!-- An empty icon keeps browsers from requesting one. -->
 <link rel="icon" href="data:,">
 <style>{style}</style>
 </head>
@@ -90,7 +88,7 @@ def _asset(name: str) -> str:
 
 
 def _about(subject: Subject) -> str:
-    """Returns what the page is about, in a line."""
+    """Returns the line that describes the samples and models."""
     score = subject.first.csf.__name__
     samples = "1 sample" if subject.n == 1 else f"{count(subject.n)} samples"
     parts = [f"{samples}, {count(subject.first.num_classes)} classes"]
@@ -105,17 +103,17 @@ def _about(subject: Subject) -> str:
 
 
 def _notes(subject: Subject) -> str:
-    """Returns how the figures were made."""
+    """Returns how the figures were computed."""
     report = subject.first
     parts = []
     if report.bootstrap:
         parts.append(
-            "Intervals of metrics hold the middle "
+            "Intervals of metrics contain the middle "
             f"{round_percent(report.confidence_level)} of {count(report.bootstrap)} "
             f"bootstrap resamples (seed {report.seed}). Those of small calibration "
-            "errors lie too high: resampling adds noise."
+            "errors are too high because resampling adds noise."
         )
     if subject.weighted:
-        parts.append("Numbers of cases are shares of the weight, times n.")
+        parts.append("Numbers of cases are shares of the weight times n.")
     parts.append(f"Made by keras_selcal {__version__}.")
     return "".join(f"<p>{part}</p>" for part in parts)

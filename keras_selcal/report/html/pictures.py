@@ -1,4 +1,4 @@
-"""Reliability and risk-coverage plots as SVG that a page's style sheet colours."""
+"""Reliability and risk-coverage plots as SVG, coloured by the style sheet."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,19 +6,19 @@ from html import escape
 
 import numpy as np
 
+from keras_selcal._core.ranking import best_ranking
+from keras_selcal._core.reliability import ReliabilityBins
 from keras_selcal._core.samples import Array, Samples
-from keras_selcal.plots.risk_coverage import best_ranking
 from keras_selcal.report.html.markup import line_style
 from keras_selcal.report.html.numbers import count, percent, round_percent
 from keras_selcal.report.html.stops import Reachable
-from keras_selcal.report.html.words import Bins
 
 _WIDTH, _HEIGHT = 420, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 12, 12, 48
-# Below the axes of a reliability plot stands a strip of the samples in each bin.
+# A strip below the axes of a reliability plot shows the samples in each bin.
 _STRIP, _GAP = 40, 8
 
-# Points of a drawn line: more than there are pixels to tell them apart.
+# Points of a drawn line: about as many as pixels can show.
 _MOST_POINTS = 300
 
 
@@ -76,7 +76,7 @@ def _svg(identity: str, title: str, description: str, content: str) -> str:
     )
 
 
-def reliability(bins: Bins, identity: str, name: str) -> str:
+def reliability(bins: ReliabilityBins, identity: str, name: str) -> str:
     """Returns accuracy against confidence, and the samples in each bin below."""
     axes = _Axes(1.0, foot=_STRIP + _GAP)
     bars, lines, strip = [], [], []
@@ -86,7 +86,7 @@ def reliability(bins: Bins, identity: str, name: str) -> str:
         a, b, y = axes.x(left), axes.x(right), axes.y(accuracy)
         middle, depth = (a + b) / 2, _STRIP * number / most
         hint = (
-            f"<title>It says {percent(confidence)}, and is right in "
+            f"<title>It states {percent(confidence)} and is right in "
             f"{percent(accuracy)} of {count(number)} cases</title>"
         )
         bars.append(
@@ -110,7 +110,7 @@ def reliability(bins: Bins, identity: str, name: str) -> str:
     content = (
         axes.frame(
             (0, 0.2, 0.4, 0.6, 0.8, 1),
-            "what it says: confidence",
+            "confidence",
             "how often it is right",
         )
         + "".join(bars)
@@ -124,7 +124,7 @@ def reliability(bins: Bins, identity: str, name: str) -> str:
         identity,
         f"Accuracy against confidence: {name}",
         f"{len(bins.number)} bins of confidence hold cases; in {below} of them the "
-        "model is right less often than it says. The table below has the figures.",
+        "model is right less often than it claims. The table below has the figures.",
         content,
     )
 
@@ -143,10 +143,11 @@ class RiskCoverage:
         self._curves = {i: curve for i, (_, curve) in models.items()}
         self._names = names
         self._best = {
-            i: best_ranking(samples, 1 - samples.correct)
+            i: best_ranking(1 - samples.correct, samples.counts)
             for i, (samples, _) in models.items()
         }
-        # The surest few may all be wrong: their risk of 1 would flatten the rest.
+        # The few most confident predictions may all be wrong, and their risk of 1 would
+        # flatten the rest.
         seen = [
             curve.risk[curve.coverage >= 0.05].max() for curve in self._curves.values()
         ]
@@ -155,13 +156,13 @@ class RiskCoverage:
         self._ticks = np.arange(0, top + step / 2, step)
 
     def mark(self, index: int, point: int) -> tuple[float, float]:
-        """Returns where the mark of a model's point stands."""
+        """Returns the coordinates of the mark of a model's point."""
         curve = self._curves[index]
         x = self._axes.x(float(curve.coverage[point]))
         return round(x, 1), round(self._axes.y(float(curve.risk[point])), 1)
 
     def svg(self) -> str:
-        """Returns the picture; its marks are for a script to place."""
+        """Returns the picture; a script places its marks."""
         axes, left, right = self._axes, self._axes.x(0), self._axes.x(1)
         lines, curves, marks, ends = "", "", "", []
         for i, curve in self._curves.items():
@@ -191,8 +192,8 @@ class RiskCoverage:
         return _svg(
             "risk-coverage",
             "Share of wrong answers against the share of cases answered",
-            f"The surest cases are answered first. {'; '.join(ends)}. The table below "
-            "has the figures.",
+            f"The most confident cases are answered first. {'; '.join(ends)}. The "
+            "table below has the figures.",
             frame + inside + marks,
         )
 

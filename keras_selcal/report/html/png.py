@@ -1,4 +1,4 @@
-"""Images as PNG inside a page, by the standard library."""
+"""Images as PNG data inside a page, encoded with the standard library."""
 
 import base64
 import struct
@@ -11,7 +11,7 @@ import numpy as np
 from keras_selcal._core.samples import Array, to_numpy
 from keras_selcal._core.validation import refuse
 
-# Larger images are shrunk: a page is to stay small.
+# Larger images are shrunk to keep the page small.
 MOST_PIXELS = 128
 
 _COLOUR_TYPES = {1: 0, 3: 2, 4: 6}
@@ -38,7 +38,7 @@ def data_uri(image: Array) -> str:
 class Images:
     """Images of the samples, of which a few are shown.
 
-    uint8 is taken as it is, numbers in [0, 1] from black to white, and others from
+    uint8 is shown as it is, numbers in [0, 1] from black to white, and others from
     their smallest to their largest.
 
     Args:
@@ -74,7 +74,7 @@ class Images:
         factor = -(-max(pixels.shape[:2]) // MOST_PIXELS)
         if factor > 1:
             h, w, c = pixels.shape
-            # Blocks of pixels share their mean; what is left at an edge is cut off.
+            # Each block of pixels becomes its mean; incomplete blocks are cut off.
             h, w = max(h // factor, 1), max(w // factor, 1)
             pixels = pixels[: h * factor, : w * factor]
             blocks = pixels.reshape(h, pixels.shape[0] // h, w, -1, c)

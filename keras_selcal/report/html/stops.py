@@ -1,4 +1,4 @@
-"""The stops of the coverage slider: thresholds, and what each of them accepts."""
+"""The stops of the coverage slider: thresholds and the samples that they accept."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,23 +10,23 @@ from keras_selcal._core.samples import Array, Samples
 from keras_selcal.csf import ConfidenceScore
 from keras_selcal.report.html.numbers import shortest_above
 
-# A stop for each tenth of a percent of coverage, and a bound for a page's size.
+# One stop per 0.1 % of coverage, and a bound that keeps the page small.
 MOST_STOPS = 1000
 MOST_ROWS = 2400
 
-# i/n and j/m may differ in their last digit where they are the same.
+# Equal fractions i/n and j/m may differ in their last digit.
 _HAIR = 1e-9
 
 
 class Reachable(NamedTuple):
-    """What the thresholds of a model accept, from the highest threshold down.
+    """The samples that a model's thresholds accept, from the highest threshold down.
 
     Attributes:
         accepted: samples with a score of at least the threshold; with weights, their
             share of the weight, times n.
         wrong: how many of these are wrong.
         lowest: the smallest score that is accepted.
-        next_score: the largest score that is not, −∞ where all are.
+        next_score: the largest score that is not accepted, −∞ if all are.
     """
 
     accepted: Array
@@ -50,8 +50,8 @@ class Reachable(NamedTuple):
 def reachable(samples: Samples, csf: ConfidenceScore) -> Reachable:
     """Returns every point of the risk-coverage curve that a threshold can reach.
 
-    Samples of equal rank come in together; so do those whose ranks differ, but whose
-    scores float64 rounds to the same. There is no point where a rank is NaN.
+    Samples of equal rank are accepted together, and so are those of different rank
+    whose scores are equal in float64. If a rank is NaN, there are no points.
     """
     ranks, scores = samples.ranks(csf), samples.scores(csf)
     losses = sample_losses(samples, "zero_one")
@@ -76,8 +76,8 @@ class Stops(NamedTuple):
     """The stops of a slider that moves some models at once.
 
     Attributes:
-        models: what the thresholds of each model accept, by its position among those
-            given; models without a ranking are left out.
+        models: the reachable points of each model, by its position among those given;
+            models without a ranking are left out.
         stops: for each stop, the point of each of these models.
     """
 
@@ -104,7 +104,7 @@ class Stops(NamedTuple):
         return cls(curves, [dict(zip(curves, row, strict=True)) for row in rows])
 
     def at_least(self, coverage: float) -> int:
-        """Returns the first stop where the first model has at least a coverage."""
+        """Returns the first stop at which the first model has at least a coverage."""
         first, curve = next(iter(self.models.items()))
         reached = curve.coverage[[stop[first] for stop in self.stops]]
         return int(np.searchsorted(reached, coverage - _HAIR))

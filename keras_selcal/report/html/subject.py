@@ -1,38 +1,36 @@
-"""What a page is about: the models, their names, their curves, and the samples."""
+"""The content of a page: the models, their names and curves, and the samples."""
 
 from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keras_selcal._core.validation import check_count, refuse
+from keras_selcal.report.evaluation import Evaluation
 from keras_selcal.report.html.markup import line_style, swatch
 from keras_selcal.report.html.numbers import count, percent
 from keras_selcal.report.html.pictures import RiskCoverage
 from keras_selcal.report.html.png import Images
 from keras_selcal.report.html.stops import Stops
 
-if TYPE_CHECKING:
-    from keras_selcal.report.report import CalibrationReport
-
 
 class Subject:
-    """The models of a page, and what can be shown of the samples.
+    """The models of a page and their samples.
 
     Args:
-        reports: of the models, on the same samples.
+        reports: reports of the models, on the same samples.
         class_names: a name for each class, or None.
-        images: of the samples, or None.
+        images: images of the samples, or None.
         mistakes: how many of the most confident mistakes to list.
 
     Attributes:
-        names: of the models, no two the same; as they came, not escaped.
-        stops: of the slider, None where no model can be ranked.
-        picture: the risk-coverage plot, None where there is no slider.
+        names: distinct names of the models, not escaped.
+        stops: stops of the slider, None if no model can be ranked.
+        picture: the risk-coverage plot, None if there is no slider.
     """
 
     def __init__(
         self,
-        reports: Sequence["CalibrationReport"],
+        reports: Sequence[Evaluation],
         class_names: Any | None,
         images: Any | None,
         mistakes: int,
@@ -41,40 +39,40 @@ class Subject:
         self.first = self.reports[0]
         self.n = self.first.num_samples
         self.several = len(self.reports) > 1
-        self.weighted = self.first._samples.weight is not None
+        self.weighted = self.first.samples.weight is not None
         self.names = _distinct(self.reports)
         self.class_names = _check_classes(class_names, self.first.num_classes)
-        self.images = None if images is None else Images(images, self.first._num_given)
+        self.images = None if images is None else Images(images, self.first.num_given)
         self.mistakes = check_count("mistakes", mistakes, least=0)
         self.stops: Stops | None = None
         self.picture: RiskCoverage | None = None
-        stops = Stops.of([(r._samples, r.csf) for r in self.reports])
+        stops = Stops.of([(r.samples, r.csf) for r in self.reports])
         if stops.models:
             self.stops = stops
             self.picture = RiskCoverage(
                 {
-                    i: (self.reports[i]._samples, curve)
+                    i: (self.reports[i].samples, curve)
                     for i, curve in stops.models.items()
                 },
                 [self.plain_name(i) for i in range(len(self.reports))],
             )
 
     def plain_name(self, index: int) -> str:
-        """Returns what a picture calls a model, not escaped."""
+        """Returns the name of a model in a picture, not escaped."""
         return self.names[index] if self.several else "the model"
 
     def tag(self, index: int) -> str:
-        """Returns a model's name behind its line."""
+        """Returns a swatch of a model's line and its name."""
         return swatch(f"curve {line_style(index)}") + escape(self.names[index])
 
     def class_name(self, index: int) -> str:
-        """Returns what a class is called, as HTML."""
+        """Returns the name of a class as HTML."""
         if self.class_names is None:
             return f"class {index}"
         return f'<bdi dir="auto">{escape(self.class_names[index])}</bdi>'
 
     def each(self, contents: Sequence[str], kind: str) -> str:
-        """Returns something of each model, under its name where there are several."""
+        """Returns the content of each model, under its name if there are several."""
         if not self.several:
             return contents[0]
         articles = "".join(
@@ -98,10 +96,10 @@ class Subject:
         ]
 
     def slider(self) -> list[dict[str, Any]]:
-        """Returns what the slider shows of each model, as it is to be printed.
+        """Returns what the slider shows of each model, as text.
 
-        `at` has a model's point for each stop; `marks` where these stand in the
-        picture; `shares` the right and the wrong answers in percent of all cases.
+        `at` has a model's point for each stop, `marks` its coordinates in the picture,
+        and `shares` the correct and the wrong predictions in percent of all cases.
         """
         if self.stops is None or self.picture is None:
             return []
@@ -126,8 +124,8 @@ class Subject:
         return models
 
 
-def _distinct(reports: Sequence["CalibrationReport"]) -> list[str]:
-    """Returns a name for each model, no two the same."""
+def _distinct(reports: Sequence[Evaluation]) -> list[str]:
+    """Returns a distinct name for each model."""
     names: list[str] = []
     for i, report in enumerate(reports, 1):
         name = report.name or ("the model" if len(reports) == 1 else f"model {i}")

@@ -1,0 +1,154 @@
+"""The paired comparison of two models on the same samples."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_selcal._core.validation import refuse
+from keras_selcal.report import tables
+from keras_selcal.report.evaluation import Evaluation
+from keras_selcal.report.statistics import percentile_ends
+
+
+class Difference(NamedTuple):
+    """A metric of two models and their paired difference with its interval.
+
+    Attributes:
+        value: first − second.
+        low: lower end of the interval, NaN if there is none.
+        high: upper end of the interval, NaN if there is none.
+        first: the metric of the first model.
+        second: the metric of the second model.
+    """
+
+    value: float
+    low: float
+    high: float
+    first: float
+    second: float
+
+
+class Comparison(Mapping[str, Difference]):
+    """Paired differences of two reports, as `CalibrationReport.compare` returns them.
+
+    Args:
+        first: the report whose metrics are compared.
+        second: the report that they are compared with, on the same samples.
+    """
+
+    def __init__(self, first: Evaluation, second: Evaluation) -> None:
+        check_pair(first, second)
+        self.first = first
+        self.second = second
+        names = first.name or "this", second.name or "other"
+        self.names = names if names[0] != names[1] else ("this", "other")
+        replicates = second.replicates
+        if (second.bootstrap, second.seed) != (first.bootstrap, first.seed):
+            replicates = second.resample(first.bootstrap, first.seed)
+        self._differences = {}
+        with np.errstate(invalid="ignore"):
+            for metric, one in first.estimates.items():
+                two = second.estimates[metric]
+                value = float(np.subtract(one, two))
+                drawn = first.replicates[metric] - replicates[metric]
+                ends = percentile_ends(value, drawn, first.confidence_level)
+                self._differences[metric] = Difference(value, *ends, one, two)
+
+    def __getitem__(self, metric: str) -> Difference:
+        return self._differences[metric]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._differences)
+
+    def __len__(self) -> int:
+        return len(self._differences)
+
+    def better(self, metric: str) -> str | None:
+        """Returns the name of the better model, or None if the interval contains 0."""
+        difference = self[metric]
+        if not (difference.low > 0 or difference.high < 0):
+            return None
+        first_wins = (difference.low > 0) == (self.first.rows[metric].direction == "up")
+        return self.names[0 if first_wins else 1]
+
+    def verdict(self, metric: str) -> str:
+        """Returns whether the first is "better", "worse", "equal" or "undecided"."""
+        better, difference = self.better(metric), self[metric]
+        if better is None:
+            equal = difference.low == difference.high == 0
+            return "equal" if equal else "undecided"
+        return "better" if better == self.names[0] else "worse"
+
+    def _parts(self) -> dict[str, dict[str, Any]]:
+        return {
+            metric: {**difference._asdict(), "better": self.better(metric)}
+            for metric, difference in self.items()
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the comparison as plain numbers and strings, for JSON.
+
+        Numbers that are not finite, and intervals that do not exist, are None.
+        """
+        return {
+            "names": list(self.names),
+            "num_samples": self.first.num_samples,
+            "bootstrap": self.first.bootstrap,
+            "seed": self.first.seed,
+            "confidence_level": self.first.confidence_level,
+            "metrics": {name: tables.plain(p) for name, p in self._parts().items()},
+        }
+
+    def to_dataframe(self) -> Any:
+        """Returns a pandas DataFrame with one row for each metric."""
+        return tables.dataframe(self._parts())
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        one, two = self.names
+        head = ["metric", one, two, "difference"]
+        rows = [
+            [metric, *map(tables.number, (d.first, d.second)), f"{d.value:+.5f}"]
+            for metric, d in self.items()
+        ]
+        notes = []
+        if self.first.bootstrap:
+            level = 100 * self.first.confidence_level
+            head += [f"{level:g} % interval", "better"]
+            for row, (metric, d) in zip(rows, self.items(), strict=True):
+                verdict = self.better(metric) or self.verdict(metric)
+                row += [tables.bracket(d.low, d.high, "+.5f"), verdict]
+            notes = [
+                "",
+                f"Intervals: percentiles over {self.first.bootstrap:,} resamples, the "
+                "same for both models. Undecided: the interval contains 0.",
+            ]
+        return "\n".join(
+            [
+                f"Difference {one} − {two} on the same {self.first.num_samples:,} "
+                "samples",
+                "",
+                *tables.aligned(head, rows, right={1, 2, 3}),
+                *notes,
+            ]
+        )
+
+
+def check_pair(first: Evaluation, second: Evaluation) -> None:
+    """Checks that two reports can be compared."""
+    mine, theirs = first.samples, second.samples
+    if mine.labels.shape != theirs.labels.shape:
+        wanted = f"a report on labels of shape {mine.labels.shape}"
+        refuse("other", f"labels of shape {theirs.labels.shape}", wanted)
+    differ = np.count_nonzero(mine.labels != theirs.labels)
+    if differ:
+        refuse("other", f"{differ} other labels", "a report on the same labels")
+    if not np.array_equal(mine.counts, theirs.counts):
+        refuse("other", "other weights", "a report with the same sample weights")
+    for option in ("num_bins", "coverages", "risks"):
+        wanted, came = getattr(first, option), getattr(second, option)
+        if wanted != came:
+            refuse("other", f"{option}={came}", f"a report with {option}={wanted}")

@@ -1,0 +1,61 @@
+"""Statistics of reports: percentile intervals, and what chance explains of an ECE."""
+
+import math
+
+import numpy as np
+
+from keras_selcal._core.binning import uniform_bins
+from keras_selcal._core.samples import Array
+from keras_selcal._core.segments import Segments
+
+# Outcomes that are drawn for a calibrated model, and entries held at a time.
+_MOST_DRAWS = 1000
+_MOST_ENTRIES = 2**20
+
+
+def percentile_ends(
+    value: float, replicates: Array, confidence_level: float
+) -> tuple[float, float]:
+    """Returns both ends of the percentile interval, NaN if there is none.
+
+    The ends are order statistics and not interpolated because replicates may be
+    infinite.
+    """
+    replicates = np.sort(replicates[~np.isnan(replicates)])
+    if math.isnan(value) or len(replicates) == 0:
+        return math.nan, math.nan
+    last = len(replicates) - 1
+    tail = math.floor((1 - confidence_level) / 2 * last)
+    return float(replicates[tail]), float(replicates[last - tail])
+
+
+def chance_ece(
+    p: Array, counts: Array, *, num_bins: int, level: float, seed: int
+) -> float:
+    """Returns the quantile of the ECE that a calibrated model has by chance.
+
+    Outcomes are drawn with the probabilities that the model states, so that each draw
+    has an ECE of a perfectly calibrated model: consistency resampling.
+
+    Args:
+        p: probability of the event, (n,).
+        counts: how many samples each one stands for, (n,).
+        num_bins: M.
+        level: which quantile to return.
+        seed: seed of the draws.
+
+    References:
+    - Bröcker & Smith, [Increasing the Reliability of Reliability
+      Diagrams](https://doi.org/10.1175/WAF993.1)
+    """
+    rng, n = np.random.default_rng(seed), len(p)
+    by_bin = Segments.of(uniform_bins(p, num_bins))
+    p = np.clip(p.astype("float64"), 0.0, 1.0)
+    draws = int(np.clip(20 * _MOST_ENTRIES // n, 100, _MOST_DRAWS))
+    step = max(1, _MOST_ENTRIES // n)
+    errors = []
+    for start in range(0, draws, step):
+        happened = rng.random((min(step, draws - start), n)) < p
+        gap = by_bin.sums(counts * (p - happened))
+        errors.append(np.abs(gap).sum(axis=-1) / counts.sum())
+    return float(np.quantile(np.concatenate(errors), level, method="higher"))
