@@ -4,6 +4,7 @@ from keras_selcal import (
     analysis,
     calibrators,
     callbacks,
+    conformal,
     csf,
     functional,
     losses,
@@ -27,6 +28,7 @@ from keras_selcal.callbacks import (
     CalibrationMonitor,
     LossSchedule,
 )
+from keras_selcal.conformal import ConformalClassifier
 from keras_selcal.losses import (
     AULoss,
     AURCLoss,
@@ -60,6 +62,7 @@ __all__ = [
     "CalibrationMonitor",
     "CalibrationReport",
     "ClasswiseCalibrationError",
+    "ConformalClassifier",
     "CoverageAtRisk",
     "DirichletCalibration",
     "DualFocalLoss",
@@ -83,6 +86,7 @@ __all__ = [
     "analysis",
     "calibrators",
     "callbacks",
+    "conformal",
     "csf",
     "functional",
     "losses",

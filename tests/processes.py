@@ -1,6 +1,7 @@
 """Processes of their own, which are started and waited for together."""
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -78,3 +79,20 @@ def free_port():
                 continue
             return port
     raise OSError("No free port.")
+
+
+def other_backends():
+    """Returns the interpreters of other backends: of this environment, and those that
+    KERAS_SELCAL_PYTHONS names (JSON: backend to interpreter).
+    """
+    import keras
+
+    pythons = json.loads(os.environ.get("KERAS_SELCAL_PYTHONS", "{}"))
+    for backend in ("jax", "tensorflow", "torch"):
+        try:
+            __import__(backend)
+        except ImportError:
+            continue
+        pythons.setdefault(backend, sys.executable)
+    pythons.pop(keras.backend.backend(), None)
+    return pythons

@@ -1,10 +1,8 @@
 """Thresholds, their guarantee, and classifiers that abstain."""
 
-import json
 import math
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import keras
@@ -14,6 +12,7 @@ from backends import numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import layers, ops
+from processes import other_backends
 from reference import score, softmax
 from scipy.stats import beta, binom
 
@@ -468,21 +467,6 @@ np.testing.assert_allclose(confidence, data["confidence"], atol=1e-5)
 assert abs(classifier.threshold - data["threshold"]) < 1e-9
 print(keras.backend.backend())
 """
-
-
-def other_backends():
-    """Other backends: of this environment, and of the interpreters that
-    KERAS_SELCAL_PYTHONS names (JSON: backend to interpreter).
-    """
-    pythons = json.loads(os.environ.get("KERAS_SELCAL_PYTHONS", "{}"))
-    for backend in ("jax", "tensorflow", "torch"):
-        try:
-            __import__(backend)
-        except ImportError:
-            continue
-        pythons.setdefault(backend, sys.executable)
-    pythons.pop(keras.backend.backend(), None)
-    return pythons
 
 
 def test_saved_here_loaded_on_another_backend(tmp_path):

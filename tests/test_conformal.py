@@ -1,0 +1,788 @@
+"""Scores, thresholds and classifiers of prediction sets."""
+
+import itertools
+import math
+import os
+import subprocess
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from backends import numpy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import layers
+from processes import other_backends
+from real_data import load_logits
+from reference import softmax
+from scipy.stats import betabinom, kstest
+
+from keras_selcal import ConformalClassifier, TemperatureScaling
+from keras_selcal.conformal import (
+    ConformalLayer,
+    ConformalPrediction,
+    choose_penalty,
+    conformal_scores,
+    conformal_sets,
+    conformal_threshold,
+)
+from keras_selcal.conformal.scores import Score, uniforms
+
+METHODS = ["lac", "aps", "raps", "saps"]
+# Each method, not randomised and randomised.
+KINDS = [("lac", None)] + [(m, s) for m in METHODS[1:] for s in (None, 3)]
+
+
+def reference_score(p, c, method, u=1.0, penalty=None, k_reg=5):
+    """The score of class c for one row, by the formulas of the papers."""
+    order = sorted(range(len(p)), key=lambda j: (-p[j], j))
+    o = order.index(c) + 1
+    before = sum(p[j] for j in order[: o - 1])
+    if method == "lac":
+        return 1 - p[c]
+    if method == "saps":
+        lam = 0.2 if penalty is None else penalty
+        return u * max(p) if o == 1 else max(p) + (o - 2 + u) * lam
+    if method == "aps":
+        return before + u * p[c]
+    lam = 0.01 if penalty is None else penalty
+    return before + u * p[c] + lam * max(0, o - k_reg)
+
+
+def draw(n=600, k=3, seed=0, signal=2.0):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, k, n)
+    x = signal * np.eye(k)[y] + rng.normal(size=(n, k))
+    return x.astype("float32"), y
+
+
+def logits_model(k=3, last=layers.Identity):
+    return keras.Sequential([keras.Input((k,)), last()])
+
+
+# Scores
+
+
+@pytest.mark.parametrize(("method", "seed"), KINDS)
+@pytest.mark.parametrize("k", [2, 9])
+def test_scores_are_the_formulas(method, seed, k):
+    p = softmax(3 * np.random.default_rng(0).normal(size=(25, k)))
+    p[0] = np.eye(k)[1]  # saturated
+    p[1] = 1 / k  # all tied
+    u = np.ones(len(p))
+    if seed is not None:
+        direction = Score.of(method, None, None, seed).direction(k)
+        with np.errstate(divide="ignore"):
+            u = uniforms(np.log(p), direction, np)[:, 0]
+    expected = [
+        [reference_score(row, c, method, u_i) for c in range(k)]
+        for row, u_i in zip(p, u, strict=True)
+    ]
+    ours = conformal_scores(p, None, method=method, seed=seed)
+    np.testing.assert_allclose(ours, expected, atol=1e-12)
+    y = np.arange(len(p)) % k
+    of_label = conformal_scores(p, y, method=method, seed=seed)
+    np.testing.assert_array_equal(of_label, ours[np.arange(len(p)), y])
+
+
+def test_parameters_of_raps_and_saps():
+    p = softmax(np.random.default_rng(0).normal(size=(5, 6)))
+    for method, options in (
+        ("raps", {"penalty": 0.3, "k_reg": 2}),
+        ("raps", {"penalty": 0.0, "k_reg": 0}),
+        ("saps", {"penalty": 0.05}),
+    ):
+        ours = conformal_scores(p, None, method=method, **options)
+        expected = [
+            [reference_score(row, c, method, **options) for c in range(6)] for row in p
+        ]
+        np.testing.assert_allclose(ours, expected, atol=1e-12)
+    aps = conformal_scores(p, None, method="aps")
+    np.testing.assert_allclose(
+        conformal_scores(p, None, method="raps", penalty=0), aps, atol=1e-15
+    )
+
+
+def test_logits_and_one_sigmoid_unit_give_the_same_scores():
+    z = 3 * np.random.default_rng(0).normal(size=(20, 4))
+    y = np.arange(20) % 4
+    a = conformal_scores(z, y, method="aps", from_logits=True)
+    np.testing.assert_allclose(
+        a, conformal_scores(softmax(z), np.eye(4)[y], method="aps"), atol=1e-12
+    )
+    z, y = z[:, 0], y % 2
+    p = 1 / (1 + np.exp(-z))
+    expected = conformal_scores(np.stack([1 - p, p], -1), y)
+    for given_p, logits in ((p, False), (p[:, None], False), (z, True)):
+        ours = conformal_scores(given_p, y, from_logits=logits)
+        np.testing.assert_allclose(ours, expected, atol=1e-12)
+    np.testing.assert_allclose(expected, np.where(y == 1, 1 - p, p), atol=1e-12)
+
+
+def test_random_numbers_are_uniform_and_independent_of_the_order():
+    z = 4 * np.random.default_rng(0).normal(size=(4000, 10))
+    log_p = np.log(softmax(z))
+    score = Score.of("aps", None, None, 0)
+    u = uniforms(log_p, score.direction(10), np)[:, 0]
+    assert kstest(u, "uniform").pvalue > 1e-3
+    confident = log_p.max(-1) > -0.02
+    assert 300 < confident.sum() < 3700
+    assert kstest(u[confident], "uniform").pvalue > 1e-3
+    other = uniforms(log_p, Score.of("aps", None, None, 1).direction(10), np)[:, 0]
+    assert abs(np.corrcoef(u, other)[0, 1]) < 0.06
+    # The same sample gets the same number, wherever it stands.
+    a = conformal_scores(z, None, method="aps", seed=5, from_logits=True)
+    b = conformal_scores(z[::-1], None, method="aps", seed=5, from_logits=True)
+    np.testing.assert_array_equal(a, b[::-1])
+
+
+def test_float32_scores_keep_the_precision_of_small_probabilities():
+    """The layer tells classes of probability 1e-9 and 1e-12 apart."""
+    p = np.array([[1 - 1e-9, 1e-9, 1e-12]], "float32")
+    for method in ("lac", "aps"):
+        scores = numpy(Score.of(method, None, None, None).of_classes(p, 1.0, np))
+        assert (np.diff(scores[0]) > 0).all()
+
+
+# Thresholds
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(
+    n=st.integers(1, 80),
+    percent=st.integers(1, 50),
+    levels=st.sampled_from([2, 7, 10**6]),
+    seed=st.integers(0, 10**6),
+)
+def test_threshold_is_the_order_statistic(n, percent, levels, seed):
+    s = np.random.default_rng(seed).integers(0, levels, n) / levels
+    rank = -(-(n + 1) * (100 - percent) // 100)  # exact in integers
+    if rank > n:
+        needed = -(-(100 - percent) // percent)
+        with pytest.warns(UserWarning, match=f"at least {needed}"):
+            assert conformal_threshold(s, percent / 100) == math.inf
+        assert n < needed
+    else:
+        assert conformal_threshold(s, percent / 100) == np.sort(s)[rank - 1]
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6), kind=st.sampled_from(KINDS))
+def test_sets_are_nested_in_alpha(seed, kind):
+    rng = np.random.default_rng(seed)
+    p, new = (softmax(2 * rng.normal(size=(40, 5))) for _ in range(2))
+    options = {"method": kind[0], "seed": kind[1]}
+    scores = conformal_scores(p, rng.integers(0, 5, 40), **options)
+    alphas = np.sort(rng.uniform(0.03, 0.5, 4))
+    sets = [
+        conformal_sets(new, conformal_threshold(scores, alpha), **options)
+        for alpha in alphas
+    ]
+    for larger, smaller in itertools.pairwise(sets):
+        assert (larger | ~smaller).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_sets_of_the_calibration_samples_cover_as_many_as_asked(kind):
+    x, y = draw(999, 5)
+    options = {"method": kind[0], "seed": kind[1], "from_logits": True}
+    q = conformal_threshold(conformal_scores(x, y, **options), 0.1)
+    covered = conformal_sets(x, q, **options)[np.arange(999), y]
+    assert covered.sum() == 900  # also the sample whose score is the threshold
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_coverage_by_simulation(kind):
+    """Over draws of calibration and new samples, coverage is 1 − α."""
+    n, new, draws, alpha = 99, 50, 200, 0.1
+    options = {"method": kind[0], "seed": kind[1], "from_logits": True}
+    x, y = draw(draws * (n + new), 6, seed=1, signal=1.5)
+    # All draws at once: each is a category with its own threshold.
+    scores = conformal_scores(x, y, **options).reshape(draws, n + new)
+    category = np.repeat(np.arange(draws), n)
+    q = conformal_threshold(scores[:, :n], alpha, categories=category)
+    covered = (scores[:, n:] <= q[:, None]).sum(axis=1)
+    # q is the 90th of 99: coverage given the calibration samples is Beta(90, 10).
+    law = betabinom(new, 90, 10)
+    assert law.mean() == pytest.approx(new * (1 - alpha))
+    assert abs(covered.mean() - law.mean()) < 4 * law.std() / math.sqrt(draws)
+
+
+def test_class_conditional_thresholds_cover_each_class_by_simulation():
+    rng = np.random.default_rng(0)
+    k, n, alpha = 4, 20_000, 0.1
+    # Classes of unequal difficulty.
+    y = rng.integers(0, k, 2 * n)
+    z = (0.5 + y)[:, None] * np.eye(k)[y] + rng.normal(size=(2 * n, k))
+    scores = conformal_scores(z, y, from_logits=True)
+    marginal = conformal_threshold(scores[:n], alpha)
+    each = conformal_threshold(scores[:n], alpha, categories=y[:n])
+    assert each.shape == (k,)
+
+    def coverage(q):
+        sets = conformal_sets(z[n:], q, from_logits=True)
+        covered = sets[np.arange(n), y[n:]]
+        return np.array([covered[y[n:] == c].mean() for c in range(k)])
+
+    tolerance = 5 * math.sqrt(2 * alpha * (1 - alpha) * k / n)
+    assert np.abs(coverage(each) - 0.9).max() < tolerance
+    assert np.abs(coverage(marginal) - 0.9).max() > 2 * tolerance
+    for c in range(k):
+        expected = conformal_threshold(scores[:n][y[:n] == c], alpha)
+        assert each[c] == expected
+
+
+def test_weights():
+    rng = np.random.default_rng(0)
+    s = rng.random(50)
+    plain = conformal_threshold(s, 0.1)
+    assert conformal_threshold(s, 0.1, sample_weight=np.full(50, 0.3)) == plain
+    padded = np.concatenate([s, rng.random(30) + 5])
+    mask = np.arange(80) < 50
+    assert conformal_threshold(padded, 0.1, sample_weight=mask) == plain
+    w = rng.random(50)
+    order = np.argsort(s)
+    share = np.cumsum(w[order]) / (w.sum() + w.max())
+    expected = s[order][np.flatnonzero(share >= 0.8)[0]]
+    assert conformal_threshold(s, 0.2, sample_weight=w) == expected
+
+
+def test_weights_hold_coverage_under_a_known_shift():
+    """Calibration on easy samples, use on difficult ones: Beta(2, 1) to uniform."""
+    rng = np.random.default_rng(0)
+    difficulty = np.sqrt(rng.random(20_000))  # density 2 t
+    s = rng.random(20_000) ** (1 / (0.2 + 3 * difficulty))
+    new = rng.random(20_000) * 0.95 + 0.05
+    s_new = rng.random(20_000) ** (1 / (0.2 + 3 * new))
+    keep = difficulty > 0.05
+    w = np.where(keep, 1 / np.maximum(difficulty, 0.05), 0)
+    plain = conformal_threshold(s, 0.1)
+    weighted = conformal_threshold(s, 0.1, sample_weight=w)
+    assert (s_new <= weighted).mean() == pytest.approx(0.9, abs=0.012)
+    assert weighted < plain
+
+
+def test_groups_count_as_one_sample_each():
+    rng = np.random.default_rng(0)
+    s = rng.random(40)
+    group = np.repeat(np.arange(10), 4)
+    # Each of 10 groups has a mass of 1, and so has the new one.
+    order = np.argsort(s)
+    mass = np.cumsum(np.full(40, 0.25)) / 11
+    expected = s[order][np.flatnonzero(mass >= 0.8 - 1e-12)[0]]
+    names = np.array(list("abcdefghij"))[group]
+    assert conformal_threshold(s, 0.2, groups=names) == expected
+    # Groups of one sample change nothing; copies of a sample in its group neither.
+    plain = conformal_threshold(s, 0.2)
+    assert conformal_threshold(s, 0.2, groups=np.arange(40)) == plain
+    copies = np.repeat(np.arange(40), rng.integers(1, 5, 40))
+    assert conformal_threshold(s[copies], 0.2, groups=copies) == plain
+    with pytest.warns(UserWarning, match="10 calibration groups are too few"):
+        assert conformal_threshold(s, 0.05, groups=group) == math.inf
+
+
+def test_groups_hold_coverage_by_simulation():
+    """Scores that are equal within a group: counted singly, coverage is too low."""
+    rng = np.random.default_rng(0)
+    draws, count = 1500, 9
+    size = rng.integers(1, 20, (draws, count))
+    s = rng.random((draws, count))
+    new = rng.random(draws)
+    single, grouped = [], []
+    for i in range(draws):
+        scores = np.repeat(s[i], size[i])
+        groups = np.repeat(np.arange(count), size[i])
+        single.append(new[i] <= conformal_threshold(scores, 0.1))
+        grouped.append(new[i] <= conformal_threshold(scores, 0.1, groups=groups))
+    assert np.mean(grouped) > 0.9 - 4 * math.sqrt(0.09 / draws)
+    assert np.mean(single) < 0.9 - 4 * math.sqrt(0.09 / draws)
+
+
+def test_too_few_samples_in_some_categories():
+    s = np.arange(30.0)
+    category = np.repeat([0, 1, 2], [20, 3, 7])
+    with pytest.warns(UserWarning, match=r"3 of 4 .* at least 9 in each.* has 0"):
+        q = conformal_threshold(s, 0.1, categories=category, num_categories=4)
+    np.testing.assert_array_equal(q, [18, math.inf, math.inf, math.inf])
+    sets = conformal_sets(np.full((2, 4), 0.25), q - 18)
+    np.testing.assert_array_equal(sets, [[False, True, True, True]] * 2)
+
+
+def test_empty_sets_get_the_most_probable_class():
+    p = np.array([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5], [0.0, 0.9, 0.1]])
+    sets = conformal_sets(p, 0.2)
+    np.testing.assert_array_equal(sets.sum(-1), [0, 0, 1])
+    filled = conformal_sets(p, 0.2, allow_empty=False)
+    np.testing.assert_array_equal(filled.argmax(-1), [0, 2, 1])
+    assert (filled.sum(-1) == 1).all()
+
+
+def test_saturated_probabilities():
+    p = np.eye(3)[np.arange(30) % 3]
+    y = np.where(np.arange(30) < 29, np.arange(30) % 3, 0)
+    q = conformal_threshold(conformal_scores(p, y), 0.1)
+    assert q == 0
+    np.testing.assert_array_equal(conformal_sets(p, q), p == 1)
+    assert conformal_sets(p, 1.0).all()
+
+
+def test_a_thousand_classes():
+    x, y = draw(400, 1000, signal=6.0)
+    for method in METHODS:
+        options = {"method": method, "from_logits": True}
+        q = conformal_threshold(conformal_scores(x[:200], y[:200], **options), 0.1)
+        sets = conformal_sets(x[200:], q, **options)
+        covered = sets[np.arange(200), y[200:]].sum()
+        low, high = betabinom(200, 181, 20).ppf([1e-4, 1 - 1e-4])
+        assert low <= covered <= high
+
+
+def test_choose_penalty():
+    x, y = draw(300, 12, signal=2.5)
+    p = softmax(x)
+    ranks = 1 + (p > p[np.arange(300), y][:, None]).sum(-1)
+    chosen = choose_penalty(p, y, 0.1, method="raps")
+    assert chosen["k_reg"] == np.sort(ranks)[math.ceil(301 * 0.9) - 1]
+
+    def size(**options):
+        q = conformal_threshold(conformal_scores(p, y, **options), 0.1)
+        return conformal_sets(p, q, **options).sum(-1).mean()
+
+    best = size(method="raps", **chosen)
+    for penalty in (0.001, 0.1, 0.5):
+        options = {"penalty": penalty, "k_reg": chosen["k_reg"]}
+        assert best <= size(method="raps", **options)
+    assert set(choose_penalty(p, y, 0.1, method="saps")) == {"penalty"}
+
+
+@pytest.mark.parametrize("alpha", [0, 1, -0.1, 1.5, math.nan, "0.1", None, True])
+def test_alpha_outside_its_range_is_refused(alpha):
+    for call in (
+        lambda: conformal_threshold(np.arange(30.0), alpha),
+        lambda: ConformalClassifier(logits_model(), alpha=alpha),
+    ):
+        with pytest.raises(ValueError, match="`alpha` must be"):
+            call()
+
+
+def test_an_alpha_that_looks_like_a_coverage_warns():
+    with pytest.warns(UserWarning, match=r"pass alpha=0\.1"):
+        conformal_threshold(np.arange(30.0), 0.9)
+    with pytest.warns(UserWarning, match=r"pass alpha=0\.05"):
+        ConformalClassifier(logits_model(), alpha=0.95)
+
+
+P = np.full((4, 2), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda: conformal_scores(P, [0, 1, 2, 0]), "labels"),
+        (lambda: conformal_scores(P, [0, 1]), "labels"),
+        (lambda: conformal_scores(P, P), "labels"),
+        (lambda: conformal_scores(P, [0, 1, -1, 0]), "labels"),
+        (lambda: conformal_scores(P, [0, 0.5, 1, 0]), "labels"),
+        (lambda: conformal_scores(3 * P, [0] * 4), "probabilities"),
+        (lambda: conformal_scores(P * math.nan, [0] * 4), "probabilities"),
+        (lambda: conformal_scores(P - 1, [0] * 4), "probabilities"),
+        (lambda: conformal_scores(P[:0], []), "probabilities"),
+        (lambda: conformal_scores(P, [0] * 4, method="tps"), "method"),
+        (lambda: conformal_scores(P, [0] * 4, penalty=0.1), "penalty"),
+        (lambda: conformal_scores(P, [0] * 4, method="saps", penalty=-1), "penalty"),
+        (lambda: conformal_scores(P, [0] * 4, method="saps", k_reg=1), "k_reg"),
+        (lambda: conformal_scores(P, [0] * 4, method="raps", k_reg=1.5), "k_reg"),
+        (lambda: conformal_scores(P, [0] * 4, seed=1), "seed"),
+        (lambda: conformal_sets(P, math.nan), "threshold"),
+        (lambda: conformal_sets(P, np.zeros(3)), "threshold"),
+        (lambda: conformal_threshold([], 0.1), "scores"),
+        (lambda: conformal_threshold([math.nan], 0.1), "scores"),
+        (lambda: conformal_threshold([1, 2], 0.5, sample_weight=[1]), "sample_weight"),
+        (
+            lambda: conformal_threshold([1, 2], 0.5, sample_weight=[1, -1]),
+            "sample_weight",
+        ),
+        (lambda: conformal_threshold([1, 2], 0.5, groups=[1]), "groups"),
+        (lambda: conformal_threshold([1, 2], 0.5, categories=[-1, 0]), "categories"),
+        (lambda: choose_penalty(P, [0] * 4, 0.5, method="aps"), "method"),
+        (lambda: ConformalClassifier("resnet"), "model"),
+        (lambda: ConformalClassifier(logits_model(), calibrator="ts"), "calibrator"),
+        (lambda: ConformalClassifier(logits_model(), penalty="auto"), "penalty"),
+        (lambda: ConformalClassifier(logits_model(), method="tps"), "method"),
+    ],
+)
+def test_bad_arguments_are_named(call, named):
+    with pytest.raises(ValueError, match=f"`{named}` must be"):
+        call()
+
+
+# Classifiers
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_classifier_equals_the_functions(kind):
+    x, y = draw(500, 7)
+    new, new_y = draw(500, 7, seed=1)
+    options = {"method": kind[0], "seed": kind[1]}
+    classifier = ConformalClassifier(logits_model(7), alpha=0.15, **options)
+    assert classifier.threshold is None
+    assert classifier.fit(x, y, verbose=0) is classifier
+    scores = conformal_scores(x, y, from_logits=True, **options)
+    q = conformal_threshold(scores, 0.15)
+    # u is rounded to about 1e-4 in float32.
+    exact = kind[1] is None
+    assert classifier.threshold == pytest.approx(q, abs=3e-6 if exact else 2e-3)
+    prediction = classifier.predict(new, verbose=0)
+    assert isinstance(prediction, ConformalPrediction)
+    expected = conformal_sets(new, q, from_logits=True, **options)
+    assert prediction.sets.dtype == bool
+    assert (prediction.sets != expected).sum() <= (0 if exact else 3)
+    np.testing.assert_array_equal(prediction.sizes, prediction.sets.sum(-1))
+    np.testing.assert_array_equal(prediction.labels, new.argmax(-1))
+
+    figures = classifier.evaluate(new, new_y, verbose=0)
+    sets, sizes = prediction.sets, prediction.sizes
+    covered = sets[np.arange(500), new_y]
+    assert figures["coverage"] == covered.mean()
+    assert figures["mean_size"] == sizes.mean()
+    assert figures["singleton_rate"] == (sizes == 1).mean()
+    assert figures["empty_rate"] == (sizes == 0).mean()
+    assert figures["accuracy"] == (new.argmax(-1) == new_y).mean()
+    for c in range(7):
+        expected = covered[new_y == c].mean()
+        assert figures["class_coverage"][c] == pytest.approx(expected)
+    for size in range(8):
+        assert figures["size_rate"][size] == (sizes == size).mean()
+        if (sizes == size).any():
+            expected = covered[sizes == size].mean()
+            assert figures["size_coverage"][size] == pytest.approx(expected)
+        else:
+            assert math.isnan(figures["size_coverage"][size])
+
+
+def test_probabilities_and_logits_give_the_same_sets():
+    x, y = draw()
+    new = draw(seed=1)[0]
+    logits, probabilities = (
+        ConformalClassifier(logits_model(last=last), method="aps").fit(x, y, verbose=0)
+        for last in (layers.Identity, layers.Softmax)
+    )
+    assert (logits.from_logits, probabilities.from_logits) == (True, False)
+    np.testing.assert_array_equal(
+        logits.predict(new, verbose=0).sets, probabilities.predict(new, verbose=0).sets
+    )
+    p = logits.predict_probabilities(new, verbose=0)
+    np.testing.assert_allclose(p, softmax(new), atol=1e-6)
+
+
+@pytest.mark.parametrize("from_logits", [True, False])
+def test_one_sigmoid_unit_equals_two_columns(from_logits):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 400)
+    z = (3 * y - 1.5 + rng.normal(size=400)).astype("float32")[:, None]
+    columns = np.concatenate([np.zeros_like(z), z], -1)
+    if not from_logits:
+        z = (1 / (1 + np.exp(-z))).astype("float32")
+        columns = np.concatenate([1 - z, z], -1)
+    sets = []
+    for x, k in ((z, 1), (columns, 2)):
+        classifier = ConformalClassifier(
+            logits_model(k), method="aps", seed=0, from_logits=from_logits
+        )
+        classifier.fit(x[:200], y[:200], verbose=0)
+        sets.append(classifier.predict(x[200:], verbose=0).sets)
+        assert classifier.evaluate(x[200:], y[200:], verbose=0)["coverage"] > 0.8
+    assert sets[0].shape == (200, 2)
+    np.testing.assert_array_equal(*sets)
+
+
+def test_class_conditional_classifier():
+    x, y = draw(600, 4)
+    new = draw(300, 4, seed=1)[0]
+    classifier = ConformalClassifier(logits_model(4), class_conditional=True)
+    classifier.fit(x, y, verbose=0)
+    scores = conformal_scores(x, y, from_logits=True)
+    q = conformal_threshold(scores, 0.1, categories=y)
+    np.testing.assert_allclose(classifier.threshold, q, atol=3e-6)
+    np.testing.assert_array_equal(
+        classifier.predict(new, verbose=0).sets,
+        conformal_sets(new, q, from_logits=True),
+    )
+    assert classifier.record["promise"].endswith("for each class")
+
+
+def test_strata_have_thresholds_of_their_own(tmp_path):
+    x, y = draw(600, 3)
+    hospital = np.array(["north", "east", "west"])[np.arange(600) % 3]
+    x[hospital == "west"] *= 0.2
+    classifier = ConformalClassifier(logits_model())
+    classifier.fit(x, y, strata=hospital, verbose=0)
+    assert classifier.strata == ["east", "north", "west"]
+    for name, q in zip(classifier.strata, classifier.threshold, strict=True):
+        here = hospital == name
+        scores = conformal_scores(x[here], y[here], from_logits=True)
+        assert q == pytest.approx(conformal_threshold(scores, 0.1), abs=3e-6)
+    new, new_y = draw(90, 3, seed=1)
+    figures = classifier.evaluate(new, new_y, strata=hospital[:90], verbose=0)
+    assert set(figures["stratum_coverage"]) == set(classifier.strata)
+    sets = classifier.predict(new, strata=hospital[:90], verbose=0).sets
+    # Classes and strata together.
+    both = ConformalClassifier(logits_model(), class_conditional=True)
+    both.fit(x, y, strata=hospital, verbose=0)
+    assert both.threshold.shape == (3, 3)
+    # A saved model takes the index of the stratum as a second input.
+    classifier.save(tmp_path / "sets.keras")
+    loaded = ConformalClassifier.load(tmp_path / "sets.keras")
+    again = loaded.predict(new, strata=hospital[:90], verbose=0).sets
+    np.testing.assert_array_equal(again, sets)
+    index = np.array([classifier.strata.index(h) for h in hospital[:90]])
+    answer = loaded.as_model().predict([new, index], verbose=0)
+    np.testing.assert_array_equal(answer["sets"], sets)
+    with pytest.raises(ValueError, match="`strata` must be one of those in `fit`"):
+        classifier.predict(new[:1], strata=np.array(["south"]), verbose=0)
+    with pytest.raises(ValueError, match="`strata` must be one entry for each"):
+        classifier.predict(new, verbose=0)
+    classifier.fit(x, y, verbose=0)
+    with pytest.raises(ValueError, match="`strata` must be None"):
+        classifier.predict(new, strata=hospital[:90], verbose=0)
+
+
+def test_unfitted_calibrator_is_fitted_on_every_other_sample():
+    x, y = draw(1000)
+    calibrator = TemperatureScaling()
+    model = keras.Sequential([keras.Input((3,)), layers.Rescaling(3.0)])
+    classifier = ConformalClassifier(model, method="aps", calibrator=calibrator)
+    classifier.fit(x, y, verbose=0)
+    expected = TemperatureScaling().fit(3 * x[::2], y[::2]).temperature
+    assert classifier.calibrator.temperature == pytest.approx(expected, rel=1e-5)
+    assert not calibrator.fitted
+    p = softmax(3 * x[1::2] / expected)
+    q = conformal_threshold(conformal_scores(p, y[1::2], method="aps"), 0.1)
+    assert classifier.threshold == pytest.approx(q, abs=1e-5)
+    assert classifier.record["samples"] == 500
+    # A fitted one is left as it is, and all samples select the threshold.
+    classifier.fit(x, y, verbose=0)
+    assert classifier.record["samples"] == 1000
+
+
+def test_penalty_auto_selects_on_every_other_sample():
+    x, y = draw(1000, 8)
+    classifier = ConformalClassifier(logits_model(8), method="raps", penalty="auto")
+    classifier.fit(x, y, verbose=0)
+    chosen = choose_penalty(x[::2], y[::2], 0.1, method="raps", from_logits=True)
+    options = {"method": "raps", "from_logits": True, **chosen}
+    q = conformal_threshold(conformal_scores(x[1::2], y[1::2], **options), 0.1)
+    assert classifier.threshold == pytest.approx(q, abs=1e-5)
+
+
+def test_too_few_samples_give_sets_of_all_classes():
+    x, y = draw(8)
+    classifier = ConformalClassifier(logits_model())
+    with pytest.warns(UserWarning, match=r"8 calibration samples .* at least 9"):
+        classifier.fit(x, y, verbose=0)
+    assert classifier.threshold == math.inf
+    assert classifier.predict(x, verbose=0).sets.all()
+
+
+def test_samples_of_weight_0_change_nothing():
+    x, y = draw()
+    padded = np.concatenate([x, np.full((50, 3), np.nan, "float32")])
+    labels = np.concatenate([y, np.full(50, -1)])
+    weight = np.arange(650) < 600
+    plain = ConformalClassifier(logits_model()).fit(x, y, verbose=0)
+    classifier = ConformalClassifier(logits_model())
+    classifier.fit(padded, labels, sample_weight=weight, verbose=0)
+    assert classifier.threshold == plain.threshold
+    new, new_y = draw(seed=1)
+    ours = classifier.evaluate(
+        np.concatenate([new, padded[600:]]),
+        np.concatenate([new_y, labels[600:]]),
+        sample_weight=weight,
+        verbose=0,
+    )
+    expected = plain.evaluate(new, new_y, verbose=0)
+    for name, value in expected.items():
+        np.testing.assert_allclose(ours[name], value)
+
+
+def test_tokens_need_groups():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 5, 3)).astype("float32")
+    y = x.argmax(-1)
+    model = keras.Sequential([keras.Input((5, 3)), layers.Identity()])
+    classifier = ConformalClassifier(model)
+    with pytest.warns(UserWarning, match=r"Pass `groups=np.arange"):
+        classifier.fit(x, y, verbose=0)
+    classifier.fit(x, y, groups=np.arange(40), verbose=0)
+    scores = conformal_scores(x, y, from_logits=True)
+    q = conformal_threshold(scores, 0.1, groups=np.repeat(np.arange(40), 5))
+    assert classifier.threshold == pytest.approx(q, abs=3e-6)
+    assert classifier.record["groups"] == 40
+    prediction = classifier.predict(x, verbose=0)
+    assert prediction.sets.shape == (40, 5, 3)
+    assert prediction.labels.shape == prediction.sizes.shape == (40, 5)
+    # Strata of sequences.
+    classifier.fit(x, y, groups=np.arange(40), strata=np.arange(40) % 2, verbose=0)
+    sets = classifier.predict(x, strata=np.arange(40) % 2, verbose=0).sets
+    assert sets.shape == (40, 5, 3)
+
+
+def test_predictions_that_are_not_finite_get_all_classes():
+    x, y = draw()
+    for method in METHODS:
+        classifier = ConformalClassifier(logits_model(), method=method)
+        classifier.fit(x, y, verbose=0)
+        bad = np.array([[np.nan, 1, 2], [9, -9, -9]], "float32")
+        sizes = classifier.predict(bad, verbose=0).sizes
+        assert sizes[0] == 3
+        assert sizes[1] <= 1
+
+
+def test_data_sets_and_evaluating_on_the_fitting_data():
+    x, y = draw()
+    batches = [(x[i : i + 100], y[i : i + 100]) for i in range(0, 600, 100)]
+    plain = ConformalClassifier(logits_model()).fit(x, y, verbose=0)
+    classifier = ConformalClassifier(logits_model()).fit(iter(batches), verbose=0)
+    assert classifier.threshold == plain.threshold
+    with pytest.warns(UserWarning, match="evaluated on the data"):
+        classifier.evaluate(iter(batches[::-1]), verbose=0)
+    classifier.evaluate(iter(batches[1:]), verbose=0)  # a warning would be an error
+
+
+def test_a_failed_fit_changes_nothing():
+    x, y = draw()
+    classifier = ConformalClassifier(logits_model(), calibrator=TemperatureScaling())
+    classifier.fit(x, y, verbose=0)
+    before = classifier.threshold
+    for bad_x, bad_y in ((x, y + 5), (x * math.nan, y), (x, y[:9])):
+        with pytest.raises(ValueError):
+            classifier.fit(bad_x, bad_y, verbose=0)
+        assert classifier.threshold == before
+
+
+def test_unfitted_classifiers_and_bad_paths(tmp_path):
+    classifier = ConformalClassifier(logits_model())
+    for call in (
+        lambda: classifier.predict(np.eye(3), verbose=0),
+        lambda: classifier.evaluate(np.eye(3), np.arange(3), verbose=0),
+        lambda: classifier.save(tmp_path / "a.keras"),
+    ):
+        with pytest.raises(ValueError, match="call `fit`"):
+            call()
+    with pytest.raises(ValueError, match="`path` must be a path that ends"):
+        classifier.save(tmp_path / "a.h5")
+    logits_model().save(tmp_path / "other.keras")
+    with pytest.raises(ValueError, match="`path` must be a file saved by"):
+        ConformalClassifier.load(tmp_path / "other.keras")
+
+
+# Saving
+
+
+def network(k=3):
+    inputs = keras.Input((k,))
+    hidden = layers.Dense(k, activation="tanh", kernel_initializer="identity")(inputs)
+    outputs = layers.Dense(k, kernel_initializer=keras.initializers.Identity(4.0))
+    return keras.Model(inputs, outputs(hidden))
+
+
+def fitted(tmp_path, **options):
+    x, y = draw(900, 6)
+    classifier = ConformalClassifier(network(6), **options)
+    classifier.fit(x, y, verbose=0)
+    classifier.save(tmp_path / "classifier.keras")
+    return classifier
+
+
+OPTIONS = [
+    {"calibrator": TemperatureScaling()},
+    {"method": "aps", "seed": 4, "class_conditional": True},
+    {"method": "raps", "penalty": "auto", "seed": 1, "allow_empty": False},
+    {"method": "saps", "penalty": 0.1, "alpha": 0.02},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_save_and_load(options, tmp_path):
+    classifier = fitted(tmp_path, **options)
+    loaded = ConformalClassifier.load(tmp_path / "classifier.keras")
+    new, new_y = draw(300, 6, seed=1)
+    ours, theirs = (c.predict(new, verbose=0) for c in (classifier, loaded))
+    np.testing.assert_array_equal(ours.sets, theirs.sets)
+    np.testing.assert_array_equal(ours.labels, theirs.labels)
+    np.testing.assert_array_equal(loaded.threshold, classifier.threshold)
+    assert loaded.record == classifier.record
+    for name in ("method", "alpha", "seed", "class_conditional", "allow_empty"):
+        assert getattr(loaded, name) == getattr(classifier, name)
+    assert type(loaded.calibrator) is type(classifier.calibrator)
+    ours, theirs = (c.evaluate(new, new_y, verbose=0) for c in (classifier, loaded))
+    for name, value in ours.items():
+        np.testing.assert_allclose(theirs[name], value)
+    loaded.fit(new, new_y, verbose=0)  # and is fitted again
+    assert repr(loaded).startswith("ConformalClassifier(")
+
+
+def test_the_file_is_a_keras_model_that_gives_sets(tmp_path):
+    classifier = fitted(tmp_path, method="raps", seed=0)
+    model = keras.saving.load_model(tmp_path / "classifier.keras")
+    assert isinstance(model.layers[-1], ConformalLayer)
+    new = draw(300, 6, seed=1)[0]
+    answer = model.predict(new, verbose=0)
+    prediction = classifier.predict(new, verbose=0)
+    np.testing.assert_array_equal(answer["sets"], prediction.sets)
+    np.testing.assert_array_equal(answer["sizes"], prediction.sizes)
+    np.testing.assert_array_equal(answer["labels"], prediction.labels)
+
+
+LOAD = """
+import sys
+import keras
+import numpy as np
+from keras_selcal import ConformalClassifier
+folder = sys.argv[1]
+data = np.load(folder + "/data.npz")
+classifier = ConformalClassifier.load(folder + "/classifier.keras")
+sets, labels = classifier.predict(data["x"], verbose=0)
+np.testing.assert_array_equal(sets, data["sets"])
+np.testing.assert_array_equal(labels, data["labels"])
+print(keras.backend.backend())
+"""
+
+
+def test_saved_here_loaded_on_another_backend(tmp_path):
+    pythons = other_backends()
+    if not pythons:
+        pytest.skip("no other backend at hand: see KERAS_SELCAL_PYTHONS")
+    classifier = fitted(tmp_path, method="aps", seed=2, calibrator=TemperatureScaling())
+    x = draw(900, 6)[0]  # those of `fit`: one score is the threshold
+    np.savez(tmp_path / "data.npz", x=x, **classifier.predict(x, verbose=0)._asdict())
+    root = str(Path(__file__).parents[1])
+    for backend, python in pythons.items():
+        result = subprocess.run(
+            [python, "-c", LOAD, str(tmp_path)],
+            env={**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": root},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == 0, result.stderr
+        assert result.stdout.strip().endswith(backend)
+
+
+# Real logits
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_coverage_on_real_logits(kind):
+    data = load_logits("markus93_resnet110_c10_logits.npz")
+    options = {"method": kind[0], "seed": kind[1], "from_logits": True}
+    scores = conformal_scores(data["val_logits"], data["val_labels"], **options)
+    q = conformal_threshold(scores, 0.05)
+    test = conformal_scores(data["test_logits"], data["test_labels"], **options)
+    n = len(scores)
+    rank = math.ceil((n + 1) * 0.95)
+    law = betabinom(len(test), rank, n + 1 - rank)
+    # Two-sided at 1e-4; ties at saturated scores can only add coverage.
+    assert (test <= q).sum() >= law.ppf(1e-4)
+    assert (test <= q).sum() <= law.ppf(1 - 1e-4) + (test == q).sum()
