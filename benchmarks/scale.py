@@ -212,7 +212,7 @@ def subsamples(n, k=10):
     print("|---|" + "--:|" * (1 + len(SUBSAMPLES)))
     for kind in ("canonical", "top_label", "marginal"):
         figures = [
-            kde_ece(y, logits, kind, 0.1, from_logits=True, subsample=m)
+            kde_ece(y, logits, kind=kind, bandwidth=0.1, from_logits=True, subsample=m)
             for m in (None, *SUBSAMPLES)
         ]
         cells = [f"{x:.4f} ({x / figures[0] - 1:+.1%})" for x in figures[1:]]

@@ -32,7 +32,7 @@ _COLUMNS = {
     "inv_focal": _Column("Inv. FL", InverseFocalLoss, open=("gamma",)),
     "dual_focal": _Column("Dual", DualFocalLoss, open=("gamma", "variant")),
     "kde_xe": _Column(
-        "KDE-XE", KDECrossentropy, open=("regularization", "kind", "bandwidth", "order")
+        "KDE-XE", KDECrossentropy, open=("kde_weight", "kind", "bandwidth", "order")
     ),
     "aurc": _Column("AURC", AURCLoss, open=("csf", "estimator", "base_loss")),
     "au": _Column(

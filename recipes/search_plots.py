@@ -13,7 +13,7 @@ _TITLES = {
     "gamma": "γ",
     "smoothing": "ν",
     "coverage": "κ",
-    "regularization": "λ",
+    "kde_weight": "λ",
     "val_nll": "validation NLL",
     "val_loss": "validation loss",
     "val_accuracy": "validation accuracy",

@@ -44,9 +44,9 @@ _TASK = task_defaults()
 
 _PANELS = 6  # of a picture
 
-_SYMBOLS = {"gamma": "γ", "smoothing": "ν", "coverage": "κ", "regularization": "λ"}
+_SYMBOLS = {"gamma": "γ", "smoothing": "ν", "coverage": "κ", "kde_weight": "λ"}
 # Where a range ends, nothing lies beyond the grid.
-_LIMITS = {"coverage": 1.0, "gamma": 0.0, "regularization": 0.0}
+_LIMITS = {"coverage": 1.0, "gamma": 0.0, "kde_weight": 0.0}
 
 
 class Criterion(NamedTuple):
@@ -105,7 +105,7 @@ def default_grid(
     if loss == "dual_focal":
         return {"gamma": chosen("dual")}
     if loss == "kde_xe":
-        return {"regularization": tuple(sorted({*KDE_REGULARIZATION.values()}))}
+        return {"kde_weight": tuple(sorted({*KDE_REGULARIZATION.values()}))}
     if loss == "aurc":
         return {"csf": CSFS}
     if loss == "au":

@@ -294,7 +294,7 @@ def _arguments(
         return {"gamma": tuned.dual, "variant": "released"}
     if loss == "kde_xe":
         # Kind and bandwidth: not stated.
-        return {"regularization": KDE_REGULARIZATION[family]}
+        return {"kde_weight": KDE_REGULARIZATION[family]}
     if loss == "aurc":
         # Not stated: "msp", unless asked for.
         return {"csf": csf or "msp"}

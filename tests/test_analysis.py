@@ -73,9 +73,7 @@ def au_terms(k, smoothing, p):
         (100, 0.1, 1.0, True),
     ],
 )
-def test_au_is_positive_where_the_closed_form_is(
-    k, smoothing, share, somewhere
-):
+def test_au_is_positive_where_the_closed_form_is(k, smoothing, share, somewhere):
     curve = loss_curve(AULoss(smoothing=smoothing, weight_gradient=share), k)
     beta, slope = au_terms(k, smoothing, curve.p)
     expected = -share * slope * np.log(curve.p) - beta / curve.p
@@ -128,7 +126,7 @@ def test_curves_of_other_losses_are_their_exact_derivatives():
     upside_down = loss_curve(lambda y, p: ops.sum(y * p, axis=-1))
     assert upside_down.positive == ((1 / 256, 255 / 256),)
     # In a calibrated batch the kernels leave cross-entropy nearly as it is at λ = 0.01.
-    kde = loss_curve(KDECrossentropy(regularization=0.01))
+    kde = loss_curve(KDECrossentropy(kde_weight=0.01))
     assert kde.gradient[quarter] == pytest.approx(-4, abs=0.05)
     assert kde.gradient[half] == pytest.approx(-2, abs=0.05)
 

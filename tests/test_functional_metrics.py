@@ -325,7 +325,9 @@ def test_kde_ece_is_the_mean_of_leave_one_out_errors(kind, monkeypatch):
     y, p = data(21, 3, dtype="float32")
     log_p = np.log(p.astype("float64"))
     expected = reference.kde_errors(p.astype("float64"), log_p, y, kind, 0.1).mean()
-    assert F.kde_ece(y, p, kind, 0.1) == pytest.approx(expected, rel=1e-4)
+    assert F.kde_ece(y, p, kind=kind, bandwidth=0.1) == pytest.approx(
+        expected, rel=1e-4
+    )
 
 
 def test_fillers_of_a_block_of_margins_have_no_likelihood(monkeypatch):

@@ -62,7 +62,10 @@ def test_au_gradient_in_closed_form(csf, weight_gradient):
     p = reference.softmax(logits).astype("float32")
     for smoothing, coverage in ((0.1, 0.75), (0.02, 0.4)):
         loss = AULoss(
-            csf, coverage, smoothing=smoothing, weight_gradient=weight_gradient
+            csf,
+            coverage=coverage,
+            smoothing=smoothing,
+            weight_gradient=weight_gradient,
         )
         _, gradient = value_and_gradient(lambda p, loss=loss: loss(y, p), p)
         of_weight, of_loss = au_gradients(
@@ -137,7 +140,7 @@ def test_dual_focal_gradient_by_finite_differences(variant):
         p_j = rivals[variant](np.exp(log_p), y)
         return np.mean(-((1 - np.exp(log_p_y) + p_j) ** 3.0) * log_p_y)
 
-    loss = DualFocalLoss(3.0, variant, from_logits=True)
+    loss = DualFocalLoss(3.0, variant=variant, from_logits=True)
     _, gradient = value_and_gradient(lambda z: loss(y, z), logits)
     expected = central_differences(value, logits.astype("float64"))
     np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-6)
@@ -163,7 +166,9 @@ def test_kde_gradient_by_finite_differences(kind):
             errors = reference.kde_errors(np.exp(log_p), log_p, y, kind, h, order)
             return np.mean(3 * errors - log_p[np.arange(N), y])
 
-        loss = KDECrossentropy(3.0, kind, h, order, from_logits=True)
+        loss = KDECrossentropy(
+            3.0, kind=kind, bandwidth=h, order=order, from_logits=True
+        )
         _, gradient = value_and_gradient(
             lambda z, loss=loss: loss(y, z), logits, jit=JIT_ONE_OFF
         )
@@ -235,7 +240,7 @@ def test_kde_in_blocks(kind, monkeypatch):
     weight = ops.convert_to_tensor(np.arange(N, dtype="float32") % 3)
 
     def total(**options):
-        loss = KDECrossentropy(3.0, kind, from_logits=True, **options)
+        loss = KDECrossentropy(3.0, kind=kind, from_logits=True, **options)
         return lambda z: loss(labels, z, sample_weight=weight)
 
     # torch.compile unrolls the blocks, which takes its time.

@@ -56,10 +56,10 @@ def au_brier(p, log_p, log_p_y, y):
     return reference.au_weights(reference.unit_score(p, "msp")) * brier
 
 
-def kde(kind, h=0.1, regularization=0.3, order=1):
+def kde(kind, h=0.1, kde_weight=0.3, order=1):
     def values(p, log_p, log_p_y, y):
         errors = reference.kde_errors(p, log_p, y, kind, h, order)
-        return regularization * errors - log_p_y
+        return kde_weight * errors - log_p_y
 
     return values
 
@@ -132,8 +132,8 @@ CASES = {
     ),
     "kde_marginal": (
         KDECrossentropy,
-        {"kind": "marginal", "order": 2, "regularization": 2.0},
-        kde("marginal", regularization=2.0, order=2),
+        {"kind": "marginal", "order": 2, "kde_weight": 2.0},
+        kde("marginal", kde_weight=2.0, order=2),
     ),
 }
 
@@ -500,7 +500,7 @@ def test_nested_base_loss():
         (lambda: KDECrossentropy(kind="all"), ["kind", "all", "canonical"]),
         (lambda: KDECrossentropy(bandwidth=0), ["bandwidth", "0", "auto"]),
         (lambda: KDECrossentropy(bandwidth="best"), ["bandwidth", "best", "auto"]),
-        (lambda: KDECrossentropy(regularization=-1), ["regularization", "-1"]),
+        (lambda: KDECrossentropy(kde_weight=-1), ["kde_weight", "-1"]),
         (lambda: KDECrossentropy(order=0), ["order", "0"]),
         (lambda: KDECrossentropy(block_size=0), ["block_size", "0", "at least 1"]),
         (lambda: KDECrossentropy(subsample=2.5), ["subsample", "2.5"]),

@@ -625,7 +625,7 @@ def test_jumps_of_weights_have_no_slope():
     # Both rivals pass the true class at p = 1/3, where the weight jumps.
     p = 1 / 3 + np.linspace(-0.002, 0.002, N)
     y_pred = np.stack([p, (1 - p) / 2, (1 - p) / 2, 0 * p], -1)
-    loss = DualFocalLoss(2.0, "discarded")
+    loss = DualFocalLoss(2.0, variant="discarded")
     gradient = analysis.sample_gradients(loss, np.zeros(N, int), y_pred).gradient
     rounded = np.rint(p * 4096) / 4096
     rival = np.where(rounded < (1 - rounded) / 2, 0, (1 - rounded) / 2)

@@ -104,8 +104,10 @@ collision.support = lambda num_classes: (1 / num_classes, 1.0)
     "loss",
     [
         AULoss("neg_entropy", threshold=-1.0, smoothing=0.2, from_logits=True),
-        AULoss(collision, 0.5, base_loss=FocalLoss(gamma=3.0), from_logits=True),
-        AURCLoss("margin", "log", "brier", from_logits=True, dtype="float32"),
+        AULoss(
+            collision, coverage=0.5, base_loss=FocalLoss(gamma=3.0), from_logits=True
+        ),
+        AURCLoss("margin", estimator="log", base_loss="brier", from_logits=True),
         *(cls(from_logits=True) for cls in CLASSES.values()),
     ],
     ids=lambda loss: type(loss).__name__,

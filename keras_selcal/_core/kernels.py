@@ -19,10 +19,10 @@ from keras_selcal._core.validation import (
 
 KINDS = ("canonical", "top_label", "marginal")
 
-# Candidates of bandwidth="auto": four a decade, from 1e-4 to 1.
+# Candidates of bandwidth="auto": four for each factor of 10, from 1e-4 to 1.
 BANDWIDTHS = tuple(float(h) for h in np.logspace(-4, 0, 17))
 
-# Kernel entries held at a time where it is done in blocks: 16 MB of float32.
+# Kernel entries held at a time when computing in blocks: 16 MB of float32.
 MOST_ENTRIES = 2**22
 
 # A logarithm of 0 that stays finite in sums and differences.
@@ -53,26 +53,29 @@ def kde_calibration_errors(
     block_size: int | None = None,
     subsample: int | None = None,
 ) -> Tensor:
-    """Returns |Ê[y | p_j] − p_j|^order of each sample j of a batch, (n,).
+    """Returns |Ê[y | p_j] − p_j|^order of each row j of a batch, (n,).
 
     Ê is the kernel regression of the labels on the predictions, leaving sample j out.
     The n × n kernel matrix is held whole, or `block_size` rows of it at a time, which
-    the backward pass computes anew. `"marginal"`, which has one for each class, holds
-    as many as are bounded in size, at least one.
+    the backward pass computes again. `"marginal"` has one matrix for each class, and
+    multi-label data at least one for each label; as many are held at a time as a bound
+    on their size allows.
     """
     h: Any = bandwidth
     if h == "auto":
         # Without a gradient, nothing is kept for a backward pass.
         constant = replace(batch, y_pred=ops.stop_gradient(batch.y_pred))
         h = KernelEstimate(constant, kind, block_size, subsample).likeliest()
-    return KernelEstimate(batch, kind, block_size, subsample).errors(h, order)
+    estimate = KernelEstimate(batch, kind, block_size, subsample)
+    return batch.from_labels(estimate.errors(h, order))
 
 
 class KernelEstimate:
     """Kernel regression of labels on predictions, leaving each sample itself out.
 
-    Rows j are the samples that are estimated, columns i those that it is done from. A
-    kernel matrix has the entries ln k(p_j; p_i); there is one for each margin.
+    Rows j are the samples that are estimated, columns i those that they are estimated
+    from. A kernel matrix has the entries ln k(p_j; p_i); there is one for each margin,
+    and the margins of one label follow each other.
 
     Args:
         batch: predictions and labels.
@@ -91,57 +94,74 @@ class KernelEstimate:
         rows: Any = None,
     ) -> None:
         log_p, p, labels = _points(batch, kind)
-        count = count_weights(batch.y_pred[:, 0], batch.sample_weight)
-        index = ops.cumsum(ops.ones_like(count))
-        n = batch.y_pred.shape[0]
+        num_margins, self.num_labels = int(p.shape[0]), batch.num_labels
+        weight = batch.sample_weight
+        # (labels, n), as everything that is counted.
+        count = count_weights(
+            batch.by_label(batch.y_pred[:, 0]),
+            None if weight is None else batch.by_label(weight),
+        )
+        index = ops.cumsum(ops.ones_like(count[0]))
+        n = count.shape[1]
         of_rows = [log_p, p[..., : labels.shape[-1]], index]
         of_columns = [p, labels, index]
-        # `mass` is what a sample weighs as a column.
+        # `mass` is the weight of a sample as a column.
         mass = column_mass = count
         if subsample is not None and (n is None or subsample < n):
-            columns, taken = _spread(count, subsample)
-            mass = count * segment_sum(taken, columns, ops.shape(count)[0])
-            column_mass = ops.take(count, columns) * taken
+            columns, taken = _spread(ops.amax(count, axis=0), subsample)
+            mass = count * segment_sum(taken, columns, ops.shape(count)[1])
+            column_mass = ops.take(count, columns, axis=1) * taken
             of_columns = [_take(x, columns) for x in of_columns]
         # A sample of weight w has w − 1 copies of itself among the others.
-        others = ops.sum(mass) - mass + ops.maximum(mass - 1.0, 0.0)
+        others = ops.sum(mass, axis=-1, keepdims=True) - mass
+        others = others + ops.maximum(mass - 1.0, 0.0)
         if rows is not None:
             of_rows = [_take(x, rows) for x in of_rows]
-            count, others = ops.take(count, rows), ops.take(others, rows)
+            count, others = _take(count, rows), _take(others, rows)
         self.of_rows, self.of_columns = of_rows, of_columns
         self.count, self.others = count, others
-        self.log_mass = _log_or_zero(column_mass)
-        self.log_rest = _log_or_zero(column_mass - 1.0)
+        each = num_margins // self.num_labels
+        self.log_mass, self.log_rest = (
+            ops.repeat(_log_or_zero(x), each, axis=0)
+            for x in (column_mass, column_mass - 1.0)
+        )
 
-        num_rows, num_columns = count.shape[0], column_mass.shape[0]
+        num_rows, num_columns = count.shape[1], column_mass.shape[1]
         self.block_size = block_size
         if block_size is not None and num_rows is not None and block_size >= num_rows:
             self.block_size = None
         # Small matrices are computed several at a time.
         entries = (self.block_size or num_rows or 0) * (num_columns or 0)
         block = max(1, MOST_ENTRIES // entries) if entries else 1
-        num_margins = int(p.shape[0])
         self.margin_block_size = None if block >= num_margins else block
 
     def likeliest(self) -> Tensor:
-        """Returns the bandwidth of the largest leave-one-out likelihood."""
+        """Returns the bandwidth of the largest leave-one-out likelihood, (margins, 1,
+        1); the margins of a label share one.
+        """
         grid = ops.convert_to_tensor(BANDWIDTHS, dtype=self.count.dtype)
-        return ops.take(grid, ops.argmax(ops.map(self.log_likelihood, grid)))
+        best = ops.argmax(ops.map(self.log_likelihood, grid), axis=0)
+        margins = self.of_columns[0].shape[0] // self.num_labels
+        return ops.repeat(ops.take(grid, best), margins)[:, None, None]
 
     def log_likelihood(self, h: Any) -> Tensor:
-        """Returns the leave-one-out likelihood of the rows, summed over margins."""
+        """Returns the leave-one-out likelihood of each label's rows, (labels,)."""
 
         def density(log_weight: Tensor, p: Tensor, labels: Tensor) -> Tensor:
             return ops.logsumexp(log_weight, axis=-1)
 
         d = self.of_columns[0].shape[-1]
         constant = lgamma1p(1.0 / h + (d - 1.0)) - safe_log(self.others)
-        densities = self.of_tiles(density, h) + constant
-        densities = ops.where(self.others > 0, densities, 0.0)
-        return ops.sum(self.count * densities)
+        densities = self._by_label(self.of_tiles(density, h))
+        densities = densities + ops.expand_dims(constant, 1)
+        densities = ops.where(self.others[:, None] > 0, densities, 0.0)
+        return ops.sum(self.count[:, None] * densities, axis=(1, 2))
 
     def errors(self, h: Any, order: int) -> Tensor:
-        """Returns the error of each row; 0 where there is no other sample."""
+        """Returns the error of each row, (labels, rows); 0 if there is no other sample.
+
+        `h` is a number, or a tensor of shape (margins, 1, 1).
+        """
 
         def error(log_weight: Tensor, p: Tensor, labels: Tensor) -> Tensor:
             # Not `ops.softmax`, which warns of a batch of one.
@@ -149,14 +169,19 @@ class KernelEstimate:
             mean = matmul(ops.exp(log_weight - total), labels)
             return ops.sum(ops.abs(mean - p) ** order, axis=-1)
 
-        errors = ops.mean(self.of_tiles(error, h), axis=0)
+        errors = ops.mean(self._by_label(self.of_tiles(error, h)), axis=1)
         return ops.where(self.others > 0, errors, 0.0)
+
+    def _by_label(self, values: Tensor) -> Tensor:
+        """Returns values (margins, rows) as (labels, margins of a label, rows)."""
+        shape = (self.num_labels, values.shape[0] // self.num_labels)
+        return ops.reshape(values, (*shape, ops.shape(values)[1]))
 
     def of_tiles(self, value: Callable[..., Tensor], h: Any) -> Tensor:
         """Returns a value of each margin and row, (margins, rows), from some rows of
         some margins' kernel matrices at a time.
 
-        `value` is given ln of the columns' weights, (margins, rows, columns), the
+        `value` receives ln of the columns' weights, (margins, rows, columns), the
         rows' p and the columns' labels.
         """
         log_p, p, row = self.of_rows
@@ -183,9 +208,8 @@ class KernelEstimate:
 
         tile = of_tile
         if self.block_size or self.margin_block_size:
-            # Computed anew in the backward pass, tiles do not add up in memory.
-            # TensorFlow gives gradients to arguments alone: nothing that has one may
-            # be captured.
+            # Tiles are computed again in the backward pass, to save memory. TensorFlow
+            # gives gradients only to arguments: nothing that has one may be captured.
             tile = keras.remat(of_tile)
 
         def of_margins(margins: tuple[Tensor, ...]) -> Tensor:
@@ -213,9 +237,10 @@ class KernelEstimate:
 def _points(batch: Batch, kind: str) -> tuple[Tensor, Tensor, Tensor]:
     """Returns ln p and p, (margins, n, d), and labels, (margins, n, 1 or d).
 
-    Canonical: the one point p, d = k. Otherwise each margin is a point (p, 1 − p) whose
-    Dirichlet kernel is the beta kernel, with a label for p: the largest probability and
-    whether it is right, or each class.
+    The canonical kind has one margin for each label, the point p, d = k. Otherwise a
+    margin is a point (p, 1 − p), whose Dirichlet kernel is the beta kernel, with a
+    label for p: for the largest probability, whether it is correct; or one for each
+    class.
     """
     p, log_p, labels = batch.p, batch.log_p, batch.labels
     if kind == "top_label":
@@ -226,14 +251,22 @@ def _points(batch: Batch, kind: str) -> tuple[Tensor, Tensor, Tensor]:
             labels = ops.take_along_axis(labels, top, axis=-1)
         log_p = ops.amax(log_p, axis=-1, keepdims=True)
         p = ops.amax(p, axis=-1, keepdims=True)
-    elif batch.sparse:
-        labels = ops.one_hot(labels[:, 0], batch.num_classes, dtype=p.dtype)
+    else:
+        labels = batch.distributions
+
+    def margins(x: Tensor, d: int) -> Tensor:
+        x = ops.reshape(x, (-1, batch.num_labels * x.shape[1] // d, d))
+        return ops.swapaxes(x, 0, 1)
+
     if kind == "canonical":
-        return log_p[None], p[None], labels[None]
+        k = batch.num_classes
+        return margins(log_p, k), margins(p, k), margins(labels, k)
     q = -ops.expm1(log_p) if batch.in_logs else 1.0 - p
-    log_pq, pq = ops.stack([log_p, safe_log(q)], -1), ops.stack([p, q], -1)
-    log_pq, pq = ops.swapaxes(log_pq, 0, 1), ops.swapaxes(pq, 0, 1)
-    return log_pq, pq, ops.transpose(labels)[..., None]
+
+    def pairs(x: Tensor, y: Tensor) -> Tensor:
+        return margins(ops.reshape(ops.stack([x, y], -1), (-1, 2 * x.shape[1])), 2)
+
+    return pairs(log_p, safe_log(q)), pairs(p, q), margins(labels, 1)
 
 
 def _spread(count: Tensor, size: int) -> tuple[Tensor, Tensor]:
@@ -241,9 +274,9 @@ def _spread(count: Tensor, size: int) -> tuple[Tensor, Tensor]:
     where there is one, 0 where they are fewer than `size`.
     """
     upto = ops.cast(ops.cumsum(ops.cast(count > 0, "int32")), "int32")
-    n = upto[-1]
+    n = ops.cast(ops.sum(ops.cast(count > 0, "int32")), "int32")
     slot = ops.arange(size, dtype="int32")
-    # No product of integers that may be too large for one.
+    # A product of integers could overflow.
     share = ops.cast(n % size, count.dtype) / size
     extra = ops.cast(ops.floor(ops.cast(slot, count.dtype) * share), "int32")
     place = ops.where(n > size, slot * (n // size) + extra, slot)
@@ -253,7 +286,7 @@ def _spread(count: Tensor, size: int) -> tuple[Tensor, Tensor]:
 
 
 def _take(x: Tensor, index: Any) -> Tensor:
-    """Returns samples of an array (n,), or (margins, n, d)."""
+    """Returns samples of an array (n,), (labels, n), or (margins, n, d)."""
     return ops.take(x, index, axis=min(1, len(x.shape) - 1))
 
 
@@ -272,7 +305,7 @@ def _map_blocks(
     if size is None:
         return function(arrays)
     n = ops.shape(arrays[0])[0]
-    # The last block is filled up with the last entry.
+    # The last block is filled with copies of the last entry.
     fill = -(-n // size) * size
     index = ops.minimum(ops.arange(fill, dtype="int32"), n - 1)
     blocks = tuple(

@@ -14,7 +14,8 @@ from keras_selcal._core.kernels import (
     check_bandwidth,
     check_size,
 )
-from keras_selcal._core.validation import check_choice, check_count
+from keras_selcal._core.outputs import Outputs
+from keras_selcal._core.validation import check_choice, check_count, refuse
 
 # Samples whose likelihood chooses the bandwidth of a whole data set.
 _MOST_ROWS = 500
@@ -23,13 +24,17 @@ _MOST_ROWS = 500
 def kde_ece(
     y_true: Any,
     y_pred: Any,
+    *,
     kind: str = "canonical",
     bandwidth: float | str = "auto",
     order: int = 1,
-    from_logits: bool = False,
-    sample_weight: Any | None = None,
     block_size: int | None = None,
     subsample: int | None = None,
+    from_logits: bool = False,
+    multi_label: bool = False,
+    ignore_class: int | None = None,
+    axis: int = -1,
+    sample_weight: Any | None = None,
 ) -> float:
     """Kernel density estimate of the calibration error.
 
@@ -41,30 +46,35 @@ def kde_ece(
     ```
 
     with k(·; p_i) the density of the Dirichlet distribution of parameters p_i/h + 1.
-    Quadratic in n, a bounded block of the kernel matrix at a time, on the backend.
+    The cost is quadratic in n. It is computed on the backend, a bounded block of the
+    kernel matrix at a time.
 
     Args:
         y_true: class indices (...) or (..., 1), or distributions (..., k).
-        y_pred: probabilities or logits, (..., k).
+        y_pred: probabilities or logits, (..., k), or (..., 1) of one sigmoid unit.
         kind: `"canonical"`: the whole probability vector, in the L1 norm;
             `"top_label"`: the largest probability; `"marginal"`: each class's
             probability, mean over classes.
         bandwidth: h > 0, or `"auto"`: the one of 17 values from 1e-4 to 1 with the
-            largest leave-one-out likelihood, of 500 of the samples if there are more.
+            largest leave-one-out likelihood, of at most 500 of the samples.
         order: exponent of the differences; 1 for the L1 error, 2 for its square.
-        from_logits: whether `y_pred` holds logits.
-        sample_weight: of a shape that broadcasts to the samples'. Weight 2 equals two
-            copies, weight 0 none.
-        block_size: rows of the kernel matrix that are held at a time. None takes as
-            many as have 4 million entries.
+        block_size: rows of the kernel matrix that are held at a time. By default they
+            have at most 4 million entries.
         subsample: number m of reference samples that Ê is estimated from, evenly spaced
-            among those that count, instead of all: an approximation, of cost n × m.
-            From few samples the estimate is too large: from 512 of 8192 (k = 10,
+            among those that count, instead of all. This is an approximation, of cost
+            n × m. From few samples the estimate is too large: from 512 of 8192 (k = 10,
             h = 0.1) by 30 % canonical, 2 % top-label, 9 % marginal, from 2048 by 11,
             3 and 1 % (`benchmarks/scale.py`).
+        from_logits: whether `y_pred` holds logits.
+        multi_label: whether `y_pred` holds k independent sigmoids; the error is then
+            the mean over labels.
+        ignore_class: samples with this label are left out.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        sample_weight: weights that broadcast to the shape of the samples. Weight 2
+            equals two copies, weight 0 none.
 
     Returns:
-        The error, a float; NaN where a prediction is NaN.
+        The error, a float; NaN if a prediction is NaN.
 
     Example:
     >>> import numpy as np
@@ -81,13 +91,16 @@ def kde_ece(
     order = check_count("order", order)
     block_size = check_size("block_size", block_size)
     subsample = check_size("subsample", subsample)
-    batch = Batch.of(y_true, y_pred, from_logits, sample_weight)
+    outputs = Outputs(from_logits, multi_label, ignore_class, axis=axis)
+    batch = Batch.of(y_true, y_pred, outputs, sample_weight)
     batch = replace(batch, y_pred=ops.stop_gradient(batch.y_pred))
-    n = int(batch.y_pred.shape[0])
+    n = int(batch.y_pred.shape[0]) // batch.num_labels
+    if n == 0:
+        refuse("y_pred", np.shape(y_pred), "of at least one sample")
     if block_size is None:
         block_size = max(1, kernels.MOST_ENTRIES // min(n, subsample or n))
     if h == "auto":
-        # Each row's likelihood still sums over all columns: h fits their number.
+        # The likelihood of each row sums over all columns, so that h fits their number.
         rows = np.arange(0, n, -(-n // _MOST_ROWS))
         h = KernelEstimate(batch, kind, block_size, subsample, rows).likeliest()
     estimate = KernelEstimate(batch, kind, block_size, subsample)

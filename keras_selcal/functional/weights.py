@@ -27,7 +27,7 @@ def au_weights(
     support: tuple[float, float] = (0, 1),
     sample_weight: Any | None = None,
 ) -> Tensor:
-    """Weights β of the AU loss: rank below a confidence threshold, flat above it.
+    """Weights β of the AU loss: rising with confidence up to a threshold.
 
     Formula:
 
@@ -60,6 +60,9 @@ def au_weights(
     >>> beta = au_weights(np.array([0.1, 0.3, 0.6, 0.9]), coverage=0.5, smoothing=0.01)
     >>> print(keras.ops.convert_to_numpy(beta).round(2))
     [0.24 0.85 1.39 1.39]
+    >>> beta = au_weights(np.linspace(0, 1, 1001))      # least to most confident
+    >>> print(keras.ops.convert_to_numpy(beta)[[0, 250, 500, 1000]].round(2))
+    [0.09 0.38 0.91 1.82]
 
     References:
     - Zhou et al., Revisiting Reweighted Risk for Calibration: AURC, Focal and Inverse
@@ -87,7 +90,7 @@ def aurc_weights(
     *,
     sample_weight: Any | None = None,
 ) -> Tensor:
-    """Weights α by which the mean of α·ℓ is the area under the risk-coverage curve.
+    """Weights α with which the mean of α·ℓ is the area under the risk-coverage curve.
 
     Formula, for the r-th least confident of n samples:
 

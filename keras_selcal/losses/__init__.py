@@ -1,9 +1,10 @@
-"""Losses for calibrated classifiers, and `get` to name them."""
+"""Losses for calibrated classifiers, and `get`, which finds them by name."""
 
 from typing import Any
 
 import keras
 
+from keras_selcal._core.batch import Batch
 from keras_selcal._core.saving import deserialize_if_config
 from keras_selcal._core.validation import refuse
 from keras_selcal.losses.au_loss import AULoss
@@ -19,6 +20,7 @@ from keras_selcal.losses.kde_crossentropy import KDECrossentropy
 __all__ = [
     "AULoss",
     "AURCLoss",
+    "Batch",
     "ClassificationLoss",
     "DualFocalLoss",
     "FocalLoss",
@@ -39,15 +41,15 @@ _LOSSES = {
 
 
 def get(identifier: Any) -> Any:
-    """Returns the loss that `identifier` means.
+    """Returns the loss that `identifier` refers to.
 
-    Keras resolves strings to its own losses only; this one resolves to the library's
-    first.
+    `keras.losses.get` finds only Keras's own losses; this function looks among the
+    losses of this library first.
 
     Args:
-        identifier: the name of a loss (`"au_loss"`), of its class (`"AULoss"`), a
-            config as `keras.saving.serialize_keras_object` gives it, a loss, a
-            callable, or anything that `keras.losses.get` knows.
+        identifier: the name of a loss (`"au_loss"`) or of its class (`"AULoss"`), a
+            config from `keras.saving.serialize_keras_object`, a loss, a callable, or
+            anything that `keras.losses.get` accepts.
 
     Example:
     >>> get("au_loss").name

@@ -1,4 +1,4 @@
-"""The AU loss: area under the risk-coverage curve, below a confidence threshold."""
+"""The AU loss: area under the risk-coverage curve up to a confidence threshold."""
 
 import math
 import warnings
@@ -12,7 +12,6 @@ from keras_selcal._core.ops import Tensor
 from keras_selcal._core.replicas import replicas
 from keras_selcal._core.saving import serializable
 from keras_selcal._core.soft_cdf import (
-    as_row,
     check_cdf_arguments,
     check_region,
     region_weights,
@@ -25,7 +24,7 @@ _MOST_DRAG = 0.1
 
 
 def drag(weight_gradient: float, smoothing: float, num_classes: int) -> float:
-    """Returns D, by how much ∇β hinders the first steps of training.
+    """Returns the drag D, the effect of ∇β on the first steps of training.
 
     Formula:
 
@@ -33,9 +32,9 @@ def drag(weight_gradient: float, smoothing: float, num_classes: int) -> float:
     D = w ln k (1 − 1/k) / (2 ln 2 · k ν)
     ```
 
-    At the start, with p ≈ 1/k and every score in one place, the confidence p of the
-    top class grows only while its accuracy a satisfies a − p > D. Near 1 and above the
-    network cannot learn; at 0.2 it learns slowly.
+    At the start, with p ≈ 1/k and all scores equal, the confidence p of the top class
+    grows only while its accuracy a satisfies a − p > D. With D near 1 or above the
+    network cannot learn; with D = 0.2 it learns slowly.
 
     Args:
         weight_gradient: w of `AULoss`.
@@ -53,7 +52,7 @@ def drag(weight_gradient: float, smoothing: float, num_classes: int) -> float:
 
 @serializable
 class AULoss(ReweightedLoss):
-    """Area under the risk-coverage curve over the low-confidence region.
+    """Area under the risk-coverage curve up to a confidence threshold.
 
     Formula:
 
@@ -62,37 +61,40 @@ class AULoss(ReweightedLoss):
     ```
 
     with s_i the confidence score of sample i, Ĝ_ν the soft CDF of the batch's scores
-    and τ the score below which the least confident share κ of the batch lies. Samples
-    in the low-confidence region are weighted by their rank, those above it alike.
+    and τ the score below which the least confident share κ of the batch lies.
 
-    Computed in O(n + M) at ν ≥ 0.004 (Ĝ_ν is interpolated, exact to 5e-6) and O(nM)
-    below.
+    The loss gives confident samples more weight: β rises with the rank of a sample's
+    confidence up to τ and is constant above it. With scores spread evenly over [0, 1]
+    and the default arguments, β is 0.10 for the least and 1.82 for the most confident
+    samples, with a mean of 1.
+
+    The cost is O(n + M) at ν ≥ 0.004, where Ĝ_ν is interpolated with an error below
+    5e-6, and O(nM) below.
 
     Args:
         csf: confidence score function: `"msp"`, `"margin"`, `"neg_entropy"` or a
             callable (see `keras_selcal.csf`).
         coverage: κ in (0, 1]. Defaults to 0.75.
-        threshold: τ itself, on the scale of the scores, instead of `coverage`.
-        num_bins: M, bins of the soft CDF.
-        smoothing: ν, on scores scaled to [0, 1]. A ν of the paper is converted by
-            `keras_selcal.functional.paper_smoothing`.
+        threshold: τ itself, on the scale of the scores; pass at most one of
+            `coverage` and `threshold`.
+        num_bins: M, the number of bins of the soft CDF.
+        smoothing: ν, on scores scaled to [0, 1].
+            `keras_selcal.functional.paper_smoothing` converts a ν of the paper.
         weight_gradient: w in [0, 1], the share of β's own gradient that is kept. 1 is
-            the paper's gradient (Eq. gradientAU); 0 treats β as a constant. Kept in
-            full, ∇β lowers every confidence in proportion to its loss, and at the
-            paper's ν a network does not leave its first steps; a warning tells
-            where that drag is large.
-        base_loss: ℓ: `"crossentropy"`, `"brier"`, or any loss of one value a sample
-            (see `ReweightedLoss`).
-        from_logits: whether `y_pred` holds logits instead of probabilities.
-        reduction: any of Keras's.
+            the paper's gradient (Eq. gradientAU); 0 treats β as a constant. In full,
+            ∇β lowers every confidence in proportion to its loss, and a network does
+            not learn at the paper's ν; a warning is given where this drag is large.
+        base_loss: ℓ: `"crossentropy"`, `"brier"`, or any loss with one value for each
+            sample (see `ReweightedLoss`).
+        synchronized: whether replicas of `tf.distribute` or `torch.distributed` rank
+            their samples together, or each its own share of the batch. With JAX,
+            `keras.distribution` always ranks the global batch. The difference, measured
+            in `benchmarks/README.md`, is 4 % (CIFAR-10) or 13 % (CIFAR-100) of the
+            gradient with 16 samples on each replica.
         name: name of the loss.
-        dtype: dtype of the result. Defaults to `keras.config.floatx()`.
-        synchronized: where a batch is split over replicas, whether all of it is
-            ranked together, or each replica ranks its own share. Concerns
-            `tf.distribute` and `torch.distributed`; on JAX, `keras.distribution`
-            always ranks the global batch. How far apart the two are is measured in
-            `benchmarks/README.md`: at 16 samples a replica, 4 % (CIFAR-10) or 13 %
-            (CIFAR-100) of the gradient.
+        **options: the arguments of `ReweightedLoss`: `strength`, `from_logits`,
+            `multi_label`, `ignore_class`, `label_smoothing`, `axis`, `reduction`,
+            `dtype`.
 
     Sample weights and masks: a sample of weight 0 changes nothing for the others; one
     of integer weight w gets the β that w copies of it would get.
@@ -103,8 +105,7 @@ class AULoss(ReweightedLoss):
     >>> round(float(AULoss(csf="msp")(np.array([0, 1, 1]), probabilities)), 4)
     0.2666
 
-    Reference:
-
+    References:
     - Zhou et al., Revisiting Reweighted Risk for Calibration: AURC, Focal and Inverse
       Focal Loss, Eq. auloss
     """
@@ -114,19 +115,18 @@ class AULoss(ReweightedLoss):
     def __init__(
         self,
         csf: Any = "msp",
+        *,
         coverage: float | None = None,
         threshold: float | None = None,
         num_bins: int = 64,
         smoothing: float = 0.1,
         weight_gradient: float = 0.0,
         base_loss: Any = "crossentropy",
-        from_logits: bool = False,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "au_loss",
-        dtype: Any = None,
         synchronized: bool = False,
+        name: str | None = "au_loss",
+        **options: Any,
     ) -> None:
-        super().__init__(base_loss, from_logits, reduction, name, dtype)
+        super().__init__(base_loss, name=name, **options)
         self.csf = csf_module.get(csf)
         self.coverage, self.threshold = check_region(coverage, threshold)
         self.num_bins, self.smoothing = check_cdf_arguments(num_bins, smoothing)
@@ -140,7 +140,7 @@ class AULoss(ReweightedLoss):
             return check_cdf_arguments(self.num_bins, value)[1]
         if name == "coverage":
             if self.threshold is not None:
-                refuse("threshold", self.threshold, "None where `coverage` moves")
+                refuse("threshold", self.threshold, "None if `coverage` is scheduled")
             return check_number(name, value, "a number in (0, 1]", above=0, most=1)
         return super().check(name, value)
 
@@ -154,17 +154,18 @@ class AULoss(ReweightedLoss):
         self._warn_of_drag()
         w = self.current("weight_gradient")
         constant = isinstance(w, float)
-        row, weight = as_row(batch.scores(self.csf), batch.sample_weight)
+        scores, weight = batch.by_label(batch.scores(self.csf)), batch.sample_weight
         beta = region_weights(
-            ops.stop_gradient(row) if constant and w == 0 else row,
-            weight,
+            ops.stop_gradient(scores) if constant and w == 0 else scores,
+            None if weight is None else batch.by_label(weight),
             coverage=self.current("coverage"),
             threshold=self.threshold,
             num_bins=self.num_bins,
             smoothing=self.current("smoothing"),
             support=self.csf.support(batch.num_classes),
             over=replicas(self.synchronized),
-        )[0]
+        )
+        beta = batch.from_labels(beta)
         if constant and w in (0, 1):
             return beta
         return w * beta + (1.0 - w) * ops.stop_gradient(beta)

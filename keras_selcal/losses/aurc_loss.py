@@ -7,7 +7,6 @@ from keras_selcal._core.batch import Batch
 from keras_selcal._core.harmonic import ESTIMATORS, rank_weights
 from keras_selcal._core.ops import Tensor
 from keras_selcal._core.saving import serializable
-from keras_selcal._core.soft_cdf import as_row
 from keras_selcal._core.validation import check_choice
 from keras_selcal.losses.base import ReweightedLoss
 
@@ -24,19 +23,19 @@ class AURCLoss(ReweightedLoss):
     α_r = −ln(1 − r/(n + 1))       estimator="log"
     ```
 
-    The weights follow the size of each batch, a short last one included, and carry no
-    gradient. Samples of equal score share the mean weight of their ranks.
+    The weights are computed for the size of each batch, also for a short last one, and
+    carry no gradient. Samples of equal score share the mean weight of their ranks.
 
     Args:
         csf: confidence score function: `"msp"`, `"margin"`, `"neg_entropy"` or a
             callable (see `keras_selcal.csf`).
         estimator: `"harmonic"` or `"log"`.
-        base_loss: ℓ: `"crossentropy"`, `"brier"`, or any loss of one value a sample
-            (see `ReweightedLoss`).
-        from_logits: whether `y_pred` holds logits instead of probabilities.
-        reduction: any of Keras's.
+        base_loss: ℓ: `"crossentropy"`, `"brier"`, or any loss with one value for each
+            sample (see `ReweightedLoss`).
         name: name of the loss.
-        dtype: dtype of the result. Defaults to `keras.config.floatx()`.
+        **options: the arguments of `ReweightedLoss`: `strength`, `from_logits`,
+            `multi_label`, `ignore_class`, `label_smoothing`, `axis`, `reduction`,
+            `dtype`.
 
     Example:
     >>> import numpy as np
@@ -55,21 +54,25 @@ class AURCLoss(ReweightedLoss):
     def __init__(
         self,
         csf: Any = "msp",
+        *,
         estimator: str = "harmonic",
         base_loss: Any = "crossentropy",
-        from_logits: bool = False,
-        reduction: str | None = "sum_over_batch_size",
         name: str | None = "aurc_loss",
-        dtype: Any = None,
+        **options: Any,
     ) -> None:
-        super().__init__(base_loss, from_logits, reduction, name, dtype)
+        super().__init__(base_loss, name=name, **options)
         self.csf = csf_module.get(csf)
         self.estimator = check_choice("estimator", estimator, ESTIMATORS)
 
     def weights(self, batch: Batch) -> Tensor:
         """Returns α, (n,)."""
-        row, weight = as_row(batch.scores(self.csf), batch.sample_weight)
-        return rank_weights(row, self.estimator, weight)[0]
+        weight = batch.sample_weight
+        alpha = rank_weights(
+            batch.by_label(batch.scores(self.csf)),
+            self.estimator,
+            None if weight is None else batch.by_label(weight),
+        )
+        return batch.from_labels(alpha)
 
     def get_config(self) -> dict[str, Any]:
         return {

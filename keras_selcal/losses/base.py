@@ -7,44 +7,75 @@ from keras import ops
 
 from keras_selcal._core.batch import Batch
 from keras_selcal._core.ops import Tensor
+from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.saving import deserialize_if_config, serialize_callable
 from keras_selcal._core.validation import check_number, refuse
 
 
 class _Reduction(keras.losses.Loss):
-    """Keras's own reduction, replica scaling included, of values at hand."""
+    """Keras's reduction, including its scaling for replicas, of given values."""
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         return y_pred
 
 
 class ClassificationLoss(keras.losses.Loss):
-    """Base of the losses: predictions (..., k), labels of any form, weights that count.
+    """Base class of the losses.
 
-    Subclasses implement `sample_losses(batch)`, a value for each sample of a
-    `Batch`. Unlike a plain Keras loss they see the sample weights: statistics of a
-    batch leave out what has weight 0 or is masked. Computation is in float32 (float64
-    if the predictions are), whatever the predictions' dtype.
+    Subclasses implement `sample_losses(batch)`, which returns one value for each row of
+    a `Batch`. Unlike a plain Keras loss they see the sample weights: statistics of a
+    batch leave out samples that have weight 0 or are masked. Losses are computed in
+    float32, or in float64 if the predictions are, also inside `torch.autocast`.
+
+    | model output       | `y_pred`         | `y_true`                               |
+    |--------------------|------------------|----------------------------------------|
+    | softmax            | (..., k), k ≥ 2  | indices (...) or (..., 1), or (..., k) |
+    | one sigmoid unit   | (..., 1) or (n,) | 0/1 or soft, (...) or (..., 1)         |
+    | `multi_label=True` | (..., k)         | 0/1 or soft, (..., k)                  |
+
+    One sigmoid unit equals two columns (1 − p, p), or logits (0, z). A multi-label loss
+    is the mean over labels of the loss of each label, whose statistics (ranks, soft
+    CDF, kernels) are those of that label.
 
     Args:
         from_logits: whether `y_pred` holds logits instead of probabilities.
-        reduction: any of Keras's.
+        multi_label: whether `y_pred` holds k independent sigmoids.
+        ignore_class: samples with this label are left out, as in
+            `keras.losses.SparseCategoricalCrossentropy`.
+        label_smoothing: ε in [0, 1): labels become (1 − ε) y + ε/k, with k = 2 for
+            sigmoids.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        reduction: type of reduction to apply to the loss; see `keras.losses.Loss`.
         name: name of the loss.
         dtype: dtype of the result. Defaults to `keras.config.floatx()`.
     """
 
     def __init__(
         self,
+        *,
         from_logits: bool = False,
+        multi_label: bool = False,
+        ignore_class: int | None = None,
+        label_smoothing: float = 0.0,
+        axis: int = -1,
         reduction: str | None = "sum_over_batch_size",
         name: str | None = None,
         dtype: Any = None,
     ) -> None:
         super().__init__(name=name, reduction=reduction, dtype=dtype)
-        self.from_logits = bool(from_logits)
+        self.outputs = Outputs(
+            from_logits, multi_label, ignore_class, label_smoothing, axis
+        )
+        # A reduction in half precision would lose digits of the sum.
+        precise = "float64" if self.dtype == "float64" else "float32"
+        self._reduce = _Reduction(self.name, reduction, precise)
+
+    @property
+    def from_logits(self) -> bool:
+        return self.outputs.from_logits
 
     def sample_losses(self, batch: Batch) -> Tensor:
-        """Returns the loss of each sample, (n,)."""
+        """Returns the loss of each row of the batch, (n,)."""
         raise NotImplementedError
 
     def call(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Tensor:
@@ -53,24 +84,42 @@ class ClassificationLoss(keras.losses.Loss):
         `sample_weight` says how much each sample counts in statistics of the batch;
         the values are not multiplied by it.
         """
-        return self._values(Batch.of(y_true, y_pred, self.from_logits, sample_weight))
+        return self._values(Batch.of(y_true, y_pred, self.outputs, sample_weight))
 
     def _values(self, batch: Batch) -> Tensor:
         return batch.to_samples(batch.checked(self.sample_losses(batch)))
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Tensor:
-        batch = Batch.of(y_true, y_pred, self.from_logits, sample_weight)
+        batch = Batch.of(y_true, y_pred, self.outputs, sample_weight)
         values, scale = self._values(batch), batch.weight
         if batch.mask is not None and self.reduction in ("sum_over_batch_size", "mean"):
-            # As Keras does: masked samples leave the mean, weight 0 stays in it.
+            # As in Keras, masked samples leave the mean and weights of 0 do not.
             present = ops.maximum(ops.mean(batch.mask), keras.config.epsilon())
             scale = (1.0 if scale is None else scale) / present
-        reduce = _Reduction(self.name, self.reduction, values.dtype)
-        return ops.cast(reduce(values, values, sample_weight=scale), self.dtype)
+        if 0 in tuple(values.shape) and self.reduction not in (None, "none"):
+            # Keras does not reduce an empty batch.
+            return ops.cast(ops.sum(values), self.dtype)
+        loss = self._reduce(values, values, sample_weight=scale)
+        return ops.cast(loss, self.dtype)
 
     def get_config(self) -> dict[str, Any]:
-        config: dict[str, Any] = super().get_config()
-        return {**config, "dtype": self.dtype, "from_logits": self.from_logits}
+        outputs = self.outputs.config(
+            "from_logits", "multi_label", "ignore_class", "label_smoothing", "axis"
+        )
+        return {**super().get_config(), "dtype": self.dtype, **outputs}
+
+    def __repr__(self) -> str:
+        config = self.get_config()
+        try:
+            default = type(self)().get_config()
+        except TypeError:  # a subclass with an argument that has no default
+            default = {}
+        shown = ", ".join(
+            f"{name}={value!r}"
+            for name, value in config.items()
+            if name not in default or default[name] != value
+        )
+        return f"{type(self).__name__}({shown})"
 
 
 def crossentropy(batch: Batch) -> Tensor:
@@ -91,7 +140,7 @@ BASE_LOSSES = {"crossentropy": crossentropy, "brier": brier}
 
 
 class ReweightedLoss(ClassificationLoss):
-    """A weight times a loss, for each sample: the one form of all reweighted risks.
+    """A weight times a loss, for each sample: the common form of all reweighted risks.
 
     Formula:
 
@@ -99,7 +148,7 @@ class ReweightedLoss(ClassificationLoss):
     ℓ_w(p, y) = w(p, y) ℓ(p, y)
     ```
 
-    A weighting of one's own is a subclass with `weights`:
+    To define a weighting, subclass and implement `weights`:
 
     ```python
     @keras.saving.register_keras_serializable("mine")
@@ -110,41 +159,35 @@ class ReweightedLoss(ClassificationLoss):
     model.compile(loss=HardExamplesLoss(from_logits=True))
     ```
 
-    `batch` offers the probabilities `p` and `log_p` (n, k), those of the true class
-    `p_y`, `log_p_y` and `one_minus_p_y`, confidence `scores(csf)` (n,), and
-    `sample_weight` (n,) or None. A weight may have the shape of `p_y` or be (n,). For
-    labels that are distributions, `p_y` holds every class and the loss is the
-    expectation Σ_c y_c w(p, c) ℓ(p, c), as in Keras's own focal loss.
+    `batch` is a `keras_selcal.losses.Batch`. It offers the probabilities `p` and
+    `log_p` (n, k), those of the true class `p_y`, `log_p_y` and `one_minus_p_y`,
+    confidence `scores(csf)` (n,), and `sample_weight` (n,) or None. A weight may have
+    the shape of `p_y` or be (n,). For labels that are distributions, `p_y` holds every
+    class and the loss is the expectation Σ_c y_c w(p, c) ℓ(p, c), as in Keras's own
+    focal loss.
 
     Args:
         base_loss: ℓ: `"crossentropy"`, `"brier"`, another loss of this library, a
-            Keras loss or a function of (y_true, y_pred) that gives a value for each
-            sample. It is given probabilities (or, if it has `from_logits`, ln p), and
-            its own reduction is not used.
-        from_logits: whether `y_pred` holds logits instead of probabilities.
-        reduction: any of Keras's.
-        name: name of the loss.
-        dtype: dtype of the result. Defaults to `keras.config.floatx()`.
+            Keras loss or a function of (y_true, y_pred) that returns a value for each
+            sample. It receives probabilities (or ln p, if it has `from_logits`) with
+            one column for each class, two for sigmoids. Its own reduction is not used.
+        strength: a in [0, 1]; the loss is (1 − a + a w) ℓ. With 0 it is the base loss.
+        **options: the arguments of `ClassificationLoss`: `from_logits`, `multi_label`,
+            `ignore_class`, `label_smoothing`, `axis`, `reduction`, `name`, `dtype`.
     """
 
-    # What a `keras_selcal.callbacks.LossSchedule` may move while a model trains.
+    # Names that a `keras_selcal.callbacks.LossSchedule` may change during training.
     schedulable: tuple[str, ...] = ("strength",)
-    # Share of the reweighting: 0 is the base loss, 1 the reweighted one.
-    strength: float = 1.0
 
     def __init__(
-        self,
-        base_loss: Any = "crossentropy",
-        from_logits: bool = False,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = None,
-        dtype: Any = None,
+        self, base_loss: Any = "crossentropy", *, strength: float = 1.0, **options: Any
     ) -> None:
-        super().__init__(from_logits, reduction, name, dtype)
+        super().__init__(**options)
         self.base_loss = deserialize_if_config(base_loss)
         if not callable(self.base_loss) and self.base_loss not in BASE_LOSSES:
             listed = ", ".join(repr(known) for known in BASE_LOSSES)
             refuse("base_loss", base_loss, f"one of {listed}, a loss or a function")
+        self.strength = self.check("strength", strength)
         self.variables: dict[str, Any] = {}
 
     def check(self, name: str, value: Any) -> float:
@@ -155,23 +198,23 @@ class ReweightedLoss(ClassificationLoss):
         return check_number(name, value, "a number in [0, 1]", least=0, most=1)
 
     def assign(self, name: str, value: float) -> None:
-        """Gives a hyperparameter a new value, and the variable that stands for it."""
+        """Sets a hyperparameter, and its variable if a schedule moves it."""
         setattr(self, name, self.check(name, value))
         if name in self.variables:
             self.variables[name].assign(getattr(self, name))
 
     def current(self, name: str) -> Any:
-        """Returns a hyperparameter: a number, or a tensor where a schedule moves it."""
+        """Returns a hyperparameter: a number, or a tensor if a schedule moves it."""
         if name in self.variables:
             return ops.convert_to_tensor(self.variables[name])
         return getattr(self, name)
 
     def weights(self, batch: Batch) -> Tensor:
-        """Returns the weight of each sample: (n,), or the shape of `batch.p_y`."""
+        """Returns the weight of each row: (n,), or the shape of `batch.p_y`."""
         raise NotImplementedError
 
     def base_losses(self, batch: Batch) -> Tensor:
-        """Returns ℓ for each sample: (n,), or the shape of `batch.p_y`."""
+        """Returns ℓ of each row: (n,), or the shape of `batch.p_y`."""
         base = self.base_loss
         if isinstance(base, str):
             return BASE_LOSSES[base](batch)
@@ -205,4 +248,4 @@ class ReweightedLoss(ClassificationLoss):
         base = self.base_loss
         if not isinstance(base, str):
             base = serialize_callable(base)
-        return {**super().get_config(), "base_loss": base}
+        return {**super().get_config(), "base_loss": base, "strength": self.strength}

@@ -13,7 +13,7 @@ from keras_selcal.losses.base import ReweightedLoss
 
 
 class _FocalFamily(ReweightedLoss):
-    """Cross-entropy under a weight with an exponent γ."""
+    """Cross-entropy times a weight with an exponent γ."""
 
     gamma: float | str
 
@@ -29,7 +29,7 @@ def _check_gamma(gamma: Any, allowed: str = "a number of at least 0") -> float:
 
 @serializable
 class FocalLoss(_FocalFamily):
-    """Focal loss: less weight the surer the model is of the truth.
+    """Focal loss: the higher p of the true class, the lower the weight.
 
     Formula:
 
@@ -41,10 +41,10 @@ class FocalLoss(_FocalFamily):
 
     Args:
         gamma: γ ≥ 0, or `"53"` for FL-53: γ = 5 where p_y < 0.2, else 3.
-        from_logits: whether `y_pred` holds logits instead of probabilities.
-        reduction: any of Keras's.
         name: name of the loss.
-        dtype: dtype of the result. Defaults to `keras.config.floatx()`.
+        **options: the arguments of `ReweightedLoss`: `strength`, `from_logits`,
+            `multi_label`, `ignore_class`, `label_smoothing`, `axis`, `reduction`,
+            `dtype`.
 
     Example:
     >>> import numpy as np
@@ -62,12 +62,11 @@ class FocalLoss(_FocalFamily):
     def __init__(
         self,
         gamma: float | str = 2.0,
-        from_logits: bool = False,
-        reduction: str | None = "sum_over_batch_size",
+        *,
         name: str | None = "focal_loss",
-        dtype: Any = None,
+        **options: Any,
     ) -> None:
-        super().__init__("crossentropy", from_logits, reduction, name, dtype)
+        super().__init__("crossentropy", name=name, **options)
         allowed = 'a number of at least 0, or "53"'
         self.gamma = gamma if gamma == "53" else _check_gamma(gamma, allowed)
 
@@ -82,7 +81,7 @@ class FocalLoss(_FocalFamily):
 
 @serializable
 class InverseFocalLoss(_FocalFamily):
-    """Inverse focal loss: more weight the surer the model is of the truth.
+    """Inverse focal loss: the higher p of the true class, the higher the weight.
 
     Formula:
 
@@ -91,15 +90,15 @@ class InverseFocalLoss(_FocalFamily):
     ```
 
     with p_y the probability of the true class. γ = 0 is cross-entropy. For γ above
-    3.591 the gradient −(1 + p)^γ/p − γ(1 + p)^{γ−1} ln p is positive for some p, and
-    the loss drives p_y down there (`keras_selcal.analysis`): γ > 3.5 warns.
+    3.591 the gradient −(1 + p)^γ/p − γ(1 + p)^{γ−1} ln p is positive for some p, where
+    the loss lowers p_y (see `keras_selcal.analysis`); γ > 3.5 gives a warning.
 
     Args:
         gamma: γ ≥ 0.
-        from_logits: whether `y_pred` holds logits instead of probabilities.
-        reduction: any of Keras's.
         name: name of the loss.
-        dtype: dtype of the result. Defaults to `keras.config.floatx()`.
+        **options: the arguments of `ReweightedLoss`: `strength`, `from_logits`,
+            `multi_label`, `ignore_class`, `label_smoothing`, `axis`, `reduction`,
+            `dtype`.
 
     Example:
     >>> import numpy as np
@@ -115,12 +114,11 @@ class InverseFocalLoss(_FocalFamily):
     def __init__(
         self,
         gamma: float = 2.0,
-        from_logits: bool = False,
-        reduction: str | None = "sum_over_batch_size",
+        *,
         name: str | None = "inverse_focal_loss",
-        dtype: Any = None,
+        **options: Any,
     ) -> None:
-        super().__init__("crossentropy", from_logits, reduction, name, dtype)
+        super().__init__("crossentropy", name=name, **options)
         self.gamma = _check_gamma(gamma)
         if self.gamma > 3.5:
             warnings.warn(
@@ -139,7 +137,7 @@ DUAL_FOCAL_VARIANTS = ("intended", "discarded", "released")
 
 @serializable
 class DualFocalLoss(_FocalFamily):
-    """Dual focal loss: more weight the smaller the margin over the best rival.
+    """Dual focal loss: the smaller the margin over the best rival, the more weight.
 
     Formula:
 
@@ -147,21 +145,22 @@ class DualFocalLoss(_FocalFamily):
     ℓ(p, y) = −(1 − p_y + p_j)^γ ln p_y
     ```
 
-    with p_y the probability of the true class. What p_j is depends on the variant:
+    with p_y the probability of the true class. The variant defines p_j:
 
     - `"intended"`: the largest other probability, as the formula is meant (Eq. dfl).
     - `"discarded"`: the same, but 0 where p_y < p_j: the paper's account of the
       authors' code.
     - `"released"`: the largest probability strictly below p_y, 0 if there is none:
-      what the authors' code computes, and trained the published models.
+      this is what the authors' code computes, with which the published models were
+      trained.
 
     Args:
         gamma: γ ≥ 0.
         variant: `"intended"`, `"discarded"` or `"released"`.
-        from_logits: whether `y_pred` holds logits instead of probabilities.
-        reduction: any of Keras's.
         name: name of the loss.
-        dtype: dtype of the result. Defaults to `keras.config.floatx()`.
+        **options: the arguments of `ReweightedLoss`: `strength`, `from_logits`,
+            `multi_label`, `ignore_class`, `label_smoothing`, `axis`, `reduction`,
+            `dtype`.
 
     Example:
     >>> import numpy as np
@@ -176,13 +175,12 @@ class DualFocalLoss(_FocalFamily):
     def __init__(
         self,
         gamma: float = 5.0,
+        *,
         variant: str = "intended",
-        from_logits: bool = False,
-        reduction: str | None = "sum_over_batch_size",
         name: str | None = "dual_focal_loss",
-        dtype: Any = None,
+        **options: Any,
     ) -> None:
-        super().__init__("crossentropy", from_logits, reduction, name, dtype)
+        super().__init__("crossentropy", name=name, **options)
         self.gamma = _check_gamma(gamma)
         self.variant = check_choice("variant", variant, DUAL_FOCAL_VARIANTS)
 
@@ -208,15 +206,15 @@ def _largest_other(batch: Batch) -> Tensor:
 
 
 def _largest_below(batch: Batch) -> Tensor:
-    """Returns the largest of `y_pred` strictly below each one of `y_pred_y`, or what
-    stands for a probability of 0.
+    """Returns the largest of `y_pred` strictly below each one of `y_pred_y`, or the
+    value of a probability of 0.
     """
     nothing = -1e30 if batch.in_logs else 0.0
     if batch.sparse:
         below = ops.where(batch.y_pred < batch.y_pred_y, batch.y_pred, nothing)
         return ops.amax(below, axis=-1, keepdims=True)
-    # Every class in one sort: each takes its predecessor if that is smaller, and of
-    # equals all but the first take over what the first has, by a running maximum.
+    # One sort serves every class: each takes its predecessor if that is smaller; equal
+    # values take that of the first of them, by a running maximum.
     order = ops.argsort(batch.y_pred, axis=-1)
     ranked = ops.take_along_axis(batch.y_pred, order, axis=-1)
     previous = ops.roll(ranked, 1, axis=-1)

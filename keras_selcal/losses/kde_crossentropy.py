@@ -31,7 +31,7 @@ class KDECrossentropy(ClassificationLoss):
     in the batch: `block_size` bounds the memory, `subsample` the time as well.
 
     Args:
-        regularization: λ ≥ 0. The paper uses 0.3 on CIFAR-10 and 0.5 on CIFAR-100.
+        kde_weight: λ ≥ 0. The paper uses 0.3 on CIFAR-10 and 0.5 on CIFAR-100.
         kind: what is to be calibrated: `"canonical"` the whole probability vector (L1
             norm), `"top_label"` the largest probability, `"marginal"` each class's
             probability (mean over classes).
@@ -39,10 +39,6 @@ class KDECrossentropy(ClassificationLoss):
             to 1 with the largest leave-one-out likelihood, which costs as many
             evaluations of the kernel.
         order: exponent of the differences; 1 for the L1 error, 2 for its square.
-        from_logits: whether `y_pred` holds logits instead of probabilities.
-        reduction: any of Keras's.
-        name: name of the loss.
-        dtype: dtype of the result. Defaults to `keras.config.floatx()`.
         block_size: rows of the n × n kernel matrix that are held at a time, forward and
             backward, where they are computed once more; the same loss to rounding. None
             holds the whole matrix.
@@ -50,6 +46,9 @@ class KDECrossentropy(ClassificationLoss):
             among those of the batch that count, instead of all: an approximation, of
             cost n × m, with the error stated at `functional.kde_ece`. None, or one of
             at least n, takes all.
+        name: name of the loss.
+        **options: the arguments of `ClassificationLoss`: `from_logits`, `multi_label`,
+            `ignore_class`, `label_smoothing`, `axis`, `reduction`, `dtype`.
 
     Example:
     >>> import numpy as np
@@ -64,20 +63,19 @@ class KDECrossentropy(ClassificationLoss):
 
     def __init__(
         self,
-        regularization: float = 0.3,
+        kde_weight: float = 0.3,
+        *,
         kind: str = "canonical",
         bandwidth: float | str = 0.1,
         order: int = 1,
-        from_logits: bool = False,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "kde_crossentropy",
-        dtype: Any = None,
         block_size: int | None = None,
         subsample: int | None = None,
+        name: str | None = "kde_crossentropy",
+        **options: Any,
     ) -> None:
-        super().__init__(from_logits, reduction, name, dtype)
-        self.regularization = check_number(
-            "regularization", regularization, "a number of at least 0", least=0.0
+        super().__init__(name=name, **options)
+        self.kde_weight = check_number(
+            "kde_weight", kde_weight, "a number of at least 0", least=0.0
         )
         self.kind = check_choice("kind", kind, KINDS)
         self.bandwidth = check_bandwidth(bandwidth)
@@ -94,12 +92,12 @@ class KDECrossentropy(ClassificationLoss):
             self.block_size,
             self.subsample,
         )
-        return batch.expectation(crossentropy(batch)) + self.regularization * error
+        return batch.expectation(crossentropy(batch)) + self.kde_weight * error
 
     def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
-            "regularization": self.regularization,
+            "kde_weight": self.kde_weight,
             "kind": self.kind,
             "bandwidth": self.bandwidth,
             "order": self.order,

@@ -120,8 +120,8 @@ def _draw(
         transform=ax.get_xaxis_transform(),
         label=f"samples (tallest bar: {canvas.percent(tallest)})",
     )
-    # All models share one axis, to be comparable; as in `loss_gradients`, it ends at the
-    # median over the losses at p = 0.1.
+    # All models share one axis, to be comparable; as in `loss_gradients`, it ends at
+    # the median over the losses at p = 0.1.
     lowest = [np.append(one.gradient[one.p >= 0.1], 0.0).min() for one in everything]
     highest = max(one.gradient.max() for one in everything)
     finish_gradients(

@@ -36,7 +36,7 @@ def test_default_grids_are_the_papers_choices():
         "gamma": (1.0, 2.6, 3.9, 4.0, 4.5, 5.0, 6.1)
     }
     assert default_grid("cifar10", "inv_focal") == {"gamma": (1.0, 1.5, 2.0, 3.0)}
-    assert default_grid("cifar10", "kde_xe") == {"regularization": (0.3, 0.5)}
+    assert default_grid("cifar10", "kde_xe") == {"kde_weight": (0.3, 0.5)}
     grid = default_grid("cifar100", "au")
     assert grid["smoothing"] == (0.005, 0.01, 0.05, 0.1)
     assert grid["coverage"] == (0.4, 0.6, 0.75, 0.8, 0.88, 0.92)
@@ -278,8 +278,8 @@ def test_a_failed_run_is_told_and_tried_again(tmp_path, capsys, monkeypatch):
     assert "1 of 2 runs failed" in shown.err
     assert "the same command tries them again" in shown.err
     assert "error: no space left" in shown.out
-    assert "regularization0.5/train.log" in shown.out.replace("\n", "")
-    assert "Chosen: regularization 0.3" in shown.out
+    assert "kde_weight0.5/train.log" in shown.out.replace("\n", "")
+    assert "Chosen: kde_weight 0.3" in shown.out
     assert "error: no space left" in (tmp_path / "out" / "selection.md").read_text()
     rows = list(csv.DictReader((tmp_path / "out" / "selection.csv").open()))
     assert [row["state"] for row in rows] == ["finished", "failed"]

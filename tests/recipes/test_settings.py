@@ -62,11 +62,11 @@ def test_training_of_the_paper(dataset, model, loss):
 
 
 def test_losses_of_the_paper():
-    regularization = {
-        dataset: settings.settings(dataset, "resnet50", "kde_xe").loss["regularization"]
+    kde_weight = {
+        dataset: settings.settings(dataset, "resnet50", "kde_xe").loss["kde_weight"]
         for dataset in ("cifar10", "cifar100")
     }
-    assert regularization == {"cifar10": 0.3, "cifar100": 0.5}
+    assert kde_weight == {"cifar10": 0.3, "cifar100": 0.5}
     tiny = settings.settings("tiny-imagenet", "vit_small", "kde_xe")
     assert "not stated" in tiny.source
     dual = settings.settings("cifar10", "resnet50", "dual_focal").loss
