@@ -62,7 +62,7 @@ def au_weights(
     [0.24 0.85 1.39 1.39]
     >>> beta = au_weights(np.linspace(0, 1, 1001))      # least to most confident
     >>> print(keras.ops.convert_to_numpy(beta)[[0, 250, 500, 1000]].round(2))
-    [0.09 0.38 0.91 1.82]
+    [0.1  0.4  0.93 1.83]
 
     References:
     - Zhou et al., Revisiting Reweighted Risk for Calibration: AURC, Focal and Inverse

@@ -65,8 +65,8 @@ class AULoss(ReweightedLoss):
 
     The loss gives confident samples more weight: β rises with the rank of a sample's
     confidence up to τ and is constant above it. With scores spread evenly over [0, 1]
-    and the default arguments, β is 0.10 for the least and 1.82 for the most confident
-    samples, with a mean of 1.
+    and the default arguments, β is 0.10 for the least and 1.83 for the most confident
+    samples (the example of `keras_selcal.functional.au_weights`).
 
     The cost is O(n + M) at ν ≥ 0.004, where Ĝ_ν is interpolated with an error below
     5e-6, and O(nM) below.
