@@ -158,7 +158,8 @@ def conformal_scores(
     - LAC gives the smallest sets on average. It covers difficult samples less often
       than easy ones.
     - APS adapts to the sample: sets are larger where it is difficult. Many classes of
-      small probability make them large, above all without a seed.
+      small probability make them large. Pass a seed: without one its sets, and those
+      of RAPS, are several times larger, and of no use with two classes.
     - RAPS and SAPS keep these sets small: RAPS penalises ranks beyond `k_reg`, SAPS
       ignores all probabilities but the largest.
 
