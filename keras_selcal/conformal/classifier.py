@@ -85,10 +85,9 @@ class ConformalClassifier:
         penalty: λ of RAPS and SAPS, see `conformal_scores`. `"auto"` selects it, and
             `k_reg`, on every other sample by `choose_penalty`.
         k_reg: see `conformal_scores`.
-        seed: None, or the seed of u, see `conformal_scores`. Pass one with APS and RAPS,
-            whose sets are several times larger without. u depends on the seed and the
-            model's output for the sample only, so that a sample has the same set each
-            time.
+        seed: None, or the seed of u, see `conformal_scores`. Pass one with APS and
+            RAPS: their sets are larger without. u depends on the seed and the model's
+            output for the sample only, so that a sample has the same set each time.
         class_conditional: whether each class has a threshold of its own.
         allow_empty: whether sets may be empty. False adds the most probable class.
         from_logits: whether the model gives logits. By default it does unless its last
