@@ -1,74 +1,54 @@
 """What every calibrator does, and the layer that carries one in a model."""
 
 import copy
-import importlib
+import math
+import os
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
+from zipfile import BadZipFile
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.models import (
-    append_layer,
-    check_outputs,
-    gives_logits,
-    predict_with_labels,
-)
-from keras_selcal._core.ops import Tensor, as_float, safe_log
-from keras_selcal._core.samples import to_numpy
-from keras_selcal._core.saving import serializable
+from keras_selcal._core.models import append_layer, gives_logits, predict_with_labels
+from keras_selcal._core.ops import TINY, Tensor, as_float
+from keras_selcal._core.outputs import Outputs, two_columns
+from keras_selcal._core.samples import Samples
 from keras_selcal._core.validation import refuse
+from keras_selcal.calibrators._data import Labelled, gather
+from keras_selcal.calibrators._parameters import (
+    Fitted,
+    Parameters,
+    read_file,
+    stack,
+    to_tensors,
+    write_file,
+)
+from keras_selcal.calibrators.layer import CalibrationLayer
 
-Parameters = Mapping[str, np.ndarray]
 C = TypeVar("C", bound="Calibrator")
 
-
-def require(module: str) -> Any:
-    """Imports a module of an optional package."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        package = {"sklearn": "scikit-learn"}.get(
-            module.split(".")[0], module.split(".")[0]
-        )
-        raise ImportError(
-            f"This calibrator needs {package}: install it by "
-            "`pip install keras-selcal[calibrators]`."
-        ) from error
+_OPTIONS = ("from_logits", "multi_label", "ignore_class", "axis")
+# Entries of the fitting data on which `fit` compares accuracies.
+_MOST_COMPARED = 1 << 21
 
 
 def check_labelled_logits(logits: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Returns finite logits (n, k) and class indices (n,).
-
-    Float64 logits stay so; all others become float32.
-    """
-    z, y = to_numpy(logits), to_numpy(labels)
-    shape = z.shape
-    if z.ndim < 2 or shape[-1] < 2:
-        refuse("logits", shape, "an array of shape (..., k) with k ≥ 2")
-    k = shape[-1]
-    z = z.reshape(-1, k)
-    z = z if z.dtype == np.float64 else z.astype("float32")
-    if len(z) == 0:
-        refuse("logits", shape, "of at least one sample")
-    if not np.isfinite(z).all():
-        refuse("logits", z[~np.isfinite(z)][0], "finite: no NaN, no infinity")
-    if y.shape == shape:
-        if not (np.isin(y, (0, 1)).all() and (y.sum(axis=-1) == 1).all()):
-            refuse("labels", y, "class indices or one-hot; soft labels are not taken")
-        y = y.argmax(axis=-1)
-    elif y.shape not in (shape[:-1], (*shape[:-1], 1)):
-        refuse("labels", y.shape, f"one a sample for logits of shape {shape}")
-    y = y.reshape(-1)
-    if not np.all((y == np.floor(y)) & (y >= 0) & (y < k)):
-        refuse("labels", np.unique(y), f"class indices from 0 to {k - 1}")
-    return z, y.astype("int64")
+    """Returns checked outputs (n, k) and class indices (n,)."""
+    samples = Samples.of(labels, logits, True)
+    if samples.sparse:
+        return samples.y_pred, samples.labels
+    if not np.isin(samples.labels, (0, 1)).all():
+        refuse("labels", labels, "class indices or one-hot; soft labels are not taken")
+    return samples.y_pred, samples.labels.argmax(axis=-1)
 
 
 class Calibrator(ABC):
-    """Base class: maps a classifier's logits to calibrated probabilities.
+    """Base class: maps a classifier's outputs to calibrated probabilities.
 
     Every calibrator is fitted on held-out data, then applied:
 
@@ -76,35 +56,78 @@ class Calibrator(ABC):
     calibrator.fit(logits, labels)        # or fit_model(model, dataset)
     probabilities = calibrator(logits)    # also inside a compiled graph
     calibrated = calibrator.wrap(model)   # a keras.Model, saved and loaded as .keras
+    calibrator.save("calibrator.npz")     # Calibrator.load("calibrator.npz")
     ```
 
-    Logits are what comes before the softmax. Log-probabilities are logits too: for a
-    model that ends in a softmax give ln p, or leave it to `fit_model` and `wrap`,
-    which take its logarithm.
+    The outputs have shape (..., k): samples, tokens (b, t, k) or pixels (b, h, w, k).
+    One sigmoid unit has shape (..., 1) or (n,) and labels 0 or 1; it is the same as two
+    columns of logits (0, z) or of probabilities (1 − p, p). Probabilities come out in
+    the shape of the outputs.
+
+    A logit of −∞ marks a class that cannot occur in a sample; it keeps probability 0.
+    NaN gives NaN.
 
     Fitting works on the host in NumPy, so that every backend gets the same
     parameters; applying works in `keras.ops`. A fit that fails leaves the calibrator
-    as it was.
+    as it was. Sample weights count samples: weight 2 equals two copies of a sample,
+    and weight 0 equals its absence.
 
-    A subclass defines `_fit`, which returns the parameters, and `_apply`, which uses
-    them.
+    To define a calibrator, subclass and implement `_fit`, which returns the
+    parameters, and `_apply`, which uses them.
+
+    Args:
+        from_logits: whether the outputs are logits. If False, they are probabilities;
+            one of 0 counts as half of the smallest positive one of the fitting data.
+        multi_label: whether the outputs are k independent sigmoids, and labels
+            multi-hot. Each label then has its own parameters.
+        ignore_class: samples with this label are left out of the fit.
+        axis: axis of the classes: -1, or 1 for channels first.
     """
 
-    def __init__(self) -> None:
+    # Why `multi_label=True` makes no sense for a calibrator, where it does not.
+    _single_label_because: str = ""
+    # Whether another class than the model's may become the most probable one.
+    _may_reorder = True
+
+    def __init__(
+        self,
+        *,
+        from_logits: bool = True,
+        multi_label: bool = False,
+        ignore_class: int | None = None,
+        axis: int = -1,
+    ) -> None:
+        self._outputs = Outputs(from_logits, multi_label, ignore_class, axis=axis)
+        if multi_label and self._single_label_because:
+            refuse("multi_label", multi_label, f"False: {self._single_label_because}")
         self._parameters: Parameters | None = None
-        self._num_classes: int | None = None
+        self._fitted: Fitted | None = None
 
     @abstractmethod
-    def _fit(self, logits: np.ndarray, labels: np.ndarray) -> Parameters:
-        """Returns the parameters for logits (n, k) and labels (n,)."""
+    def _fit(self, data: Labelled) -> Parameters:
+        """Returns the parameters for samples with hard labels."""
 
     @abstractmethod
     def _apply(self, logits: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
-        """Returns probabilities (..., k) for logits (..., k)."""
+        """Returns probabilities (..., k) for logits (..., k).
+
+        For multi-label data, logits are (..., labels, 2), and every parameter has the
+        labels in its first axis.
+        """
 
     def _accepts(self, logits: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
         """Returns which samples get an answer, (...)."""
         return ops.ones_like(logits[..., 0], dtype="bool")
+
+    @property
+    def from_logits(self) -> bool:
+        """Whether the calibrator takes logits instead of probabilities."""
+        return self._outputs.from_logits
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether the outputs are independent sigmoids."""
+        return self._outputs.multi_label
 
     @property
     def fitted(self) -> bool:
@@ -120,51 +143,121 @@ class Calibrator(ABC):
             )
         return self._parameters
 
-    def fit(self: C, logits: Any, labels: Any) -> C:
+    def _value(self, name: str) -> Any:
+        """Returns a parameter: a float, or an array if it has several values."""
+        value = np.asarray(self.parameters[name], "float64")
+        return value if value.ndim else float(value)
+
+    def fit(self: C, logits: Any, labels: Any, *, sample_weight: Any = None) -> C:
         """Fits the calibrator and returns it.
 
         Args:
-            logits: (..., k), finite.
-            labels: class indices (...) or one-hot (..., k), of at least two classes.
+            logits: the classifier's outputs, (..., k), (..., 1) or (n,); probabilities
+                if the calibrator has `from_logits=False`.
+            labels: class indices (...), one-hot or soft labels (..., k), of at least
+                two classes; 0, 1 or soft for one sigmoid unit; multi-hot (..., k) if
+                the calibrator has `multi_label=True`.
+            sample_weight: how many samples each one counts for, (...). Weights that
+                sum to less than the number of samples are scaled up to it.
         """
-        z, y = check_labelled_logits(logits, labels)
-        if (y == y[0]).all():
-            refuse("labels", int(y[0]), "of at least two classes; one is present")
-        self._parameters = self._fit(z, y)
-        self._num_classes = z.shape[-1]
+        return self._fit_as(self._outputs, logits, labels, sample_weight)
+
+    def _fit_as(
+        self: C, outputs: Outputs, logits: Any, labels: Any, sample_weight: Any
+    ) -> C:
+        if outputs.multi_label != self.multi_label:
+            refuse("calibrator", self, f"one of multi_label={outputs.multi_label}")
+        problems, floor = gather(outputs, logits, labels, sample_weight)
+        first = problems[0]
+        if not outputs.multi_label:
+            if first.one_class:
+                refuse("labels", int(first.labels[0]), "of at least two classes")
+            parameters, k = self._fit(first), first.num_classes
+            if self._may_reorder:
+                self._compare_accuracy(first, parameters)
+        else:
+            constant = [c for c, data in enumerate(problems) if data.one_class]
+            if constant:
+                warnings.warn(
+                    "These labels are always 0 or always 1 in the fitting data, which "
+                    f"says little about their calibration: {constant}",
+                    stacklevel=3,
+                )
+            parameters, k = stack([self._fit(each) for each in problems]), len(problems)
+        self._parameters = parameters
+        self._fitted = Fitted(k, first.total, max(floor, TINY))
         return self
+
+    def _compare_accuracy(self, data: Labelled, found: Parameters) -> None:
+        """Warns if calibration lowers the accuracy on the fitting data itself."""
+        n = data.total
+        data = data[:: -(-data.logits.size // _MOST_COMPARED)]
+        logits = as_float(data.logits)
+        p = ops.convert_to_numpy(self._apply(logits, to_tensors(found, logits.dtype)))
+        before, after = (x.argmax(axis=-1) == data.labels for x in (data.logits, p))
+        lost = float(data.weight @ (before & ~after) - data.weight @ (after & ~before))
+        changed = float(data.weight @ (before != after))
+        if lost > 0.01 * data.total and lost > 3 * math.sqrt(changed):
+            was, now = (100 * data.weight @ x / data.total for x in (before, after))
+            warnings.warn(
+                f"{type(self).__name__} lowers the accuracy on its own fitting data "
+                f"from {was:.1f} % to {now:.1f} %: with {n:.0f} samples of "
+                f"{data.num_classes} classes it does not keep the model's ranking. Use "
+                "`TemperatureScaling`, which does.",
+                stacklevel=4,
+            )
 
     def fit_model(
         self: C,
         model: keras.Model,
         x: Any,
         y: Any = None,
+        *,
         from_logits: bool | None = None,
         batch_size: int | None = None,
         verbose: Any = "auto",
     ) -> C:
         """Fits the calibrator to a model's outputs and returns it.
 
+        Keras masks and the sample weights of a data set are honoured: a masked token
+        does not count.
+
         Args:
-            model: a Keras model of one output.
-            x: arrays, or a data set of (x, y) batches (`tf.data.Dataset`,
-                `keras.utils.PyDataset`, PyTorch's `DataLoader`, any iterable).
-            y: labels, where `x` is arrays.
-            from_logits: whether the model gives logits. By default it does unless its
-                last operation is a softmax.
-            batch_size: where `x` is arrays.
+            model: a Keras model with one output.
+            x: arrays, or a data set of (x, y) or (x, y, sample_weight) batches
+                (`tf.data.Dataset`, `keras.utils.PyDataset`, PyTorch's `DataLoader`,
+                any iterable).
+            y: labels, if `x` is arrays.
+            from_logits: whether the model returns logits. By default it does unless
+                its last operation is a softmax or a sigmoid, or the calibrator has
+                `from_logits=False`.
+            batch_size: used if `x` is arrays.
             verbose: whether a progress bar is shown, as in `keras.Model.predict`.
         """
-        outputs, labels = predict_with_labels(model, x, y, batch_size, verbose)
-        from_logits = gives_logits(model, from_logits)
-        check_outputs(outputs, from_logits)
-        if not from_logits:
-            outputs = ops.convert_to_numpy(safe_log(as_float(outputs)))
-        return self.fit(outputs, labels)
+        logits, labels, *weight = predict_with_labels(model, x, y, batch_size, verbose)
+        outputs = replace(
+            self._outputs, from_logits=self._model_gives(model, from_logits)
+        )
+        return self._fit_as(outputs, logits, labels, *weight or [None])
+
+    def _model_gives(self, model: keras.Model, from_logits: bool | None) -> bool:
+        if from_logits is None and not self.from_logits:
+            return False
+        return gives_logits(model, from_logits)
 
     def __call__(self, logits: Any) -> Tensor:
-        """Returns calibrated probabilities (..., k) for logits (..., k)."""
-        return self._apply(*self._prepare(logits))
+        """Returns calibrated probabilities, in the shape of the outputs.
+
+        Args:
+            logits: the classifier's outputs, (..., k), (..., 1) or (n,); probabilities
+                if the calibrator has `from_logits=False`.
+        """
+        columns, parameters = self._prepare(logits)
+        return self._restore(self._apply(columns, parameters), logits)
+
+    def predict_proba(self, logits: Any) -> np.ndarray:
+        """Returns what calling the calibrator does, as a NumPy array."""
+        return np.asarray(ops.convert_to_numpy(self(logits)))
 
     def accepts(self, logits: Any) -> Tensor:
         """Returns which samples the calibrator answers, a mask (...).
@@ -175,149 +268,127 @@ class Calibrator(ABC):
 
     def _prepare(self, logits: Any) -> tuple[Tensor, dict[str, Tensor]]:
         parameters = self.parameters
-        logits = as_float(logits)
-        if logits.shape[-1] != self._num_classes:
-            refuse(
-                "logits",
-                tuple(logits.shape),
-                f"of {self._num_classes} classes, as the fitted ones",
-            )
-        return logits, {
-            name: ops.cast(ops.convert_to_tensor(value), logits.dtype)
-            for name, value in parameters.items()
-        }
+        columns = self._columns(as_float(logits), self.from_logits)
+        return columns, to_tensors(parameters, columns.dtype)
 
-    def wrap(self, model: keras.Model, from_logits: bool | None = None) -> keras.Model:
-        """Returns a model of the same inputs that gives calibrated probabilities.
+    def _check_shape(self, shape: Sequence[int | None]) -> None:
+        assert self._fitted is not None
+        k = self._fitted.num_classes
+        if self._outputs.is_one_unit(tuple(shape)):
+            if k == 2:
+                return
+        elif shape[self._outputs.axis] == k:
+            return
+        what = "labels" if self.multi_label else "classes"
+        refuse("logits", tuple(shape), f"of {k} {what}, as in the fitting data")
 
-        It shares the weights of `model`, is saved and loaded as .keras on any backend
-        without `custom_objects`, and is exported wherever Keras exports.
+    def _columns(self, x: Tensor, from_logits: bool) -> Tensor:
+        """Returns outputs as logits (..., k), or (..., labels, 2) if multi-label."""
+        assert self._fitted is not None
+        self._check_shape(x.shape)
+        one_unit = self._outputs.is_one_unit(tuple(x.shape))
+        if len(x.shape) > 1:
+            if self._outputs.axis != -1:
+                x = ops.moveaxis(x, self._outputs.axis, -1)
+            if one_unit:
+                x = ops.squeeze(x, -1)
+        if one_unit or self.multi_label:
+            x = two_columns(x, from_logits, ops)
+        return x if from_logits else ops.log(ops.maximum(x, self._fitted.floor))
+
+    def _restore(self, p: Tensor, like: Any) -> Tensor:
+        """Returns probabilities of the columns in the shape of the outputs `like`."""
+        shape = tuple(like.shape) if hasattr(like, "shape") else np.shape(like)
+        if self.multi_label:
+            p = p[..., 1]
+        elif self._outputs.is_one_unit(shape):
+            p = p[..., 1] if len(shape) == 1 else p[..., 1:]
+        if self._outputs.axis != -1 and len(shape) > 1:
+            p = ops.moveaxis(p, -1, self._outputs.axis)
+        return p
+
+    def wrap(
+        self, model: keras.Model, *, from_logits: bool | None = None
+    ) -> keras.Model:
+        """Returns a model with the same inputs that gives calibrated probabilities.
+
+        It shares the weights of `model`, can be saved and loaded as .keras on any
+        backend without `custom_objects`, and can be exported wherever Keras exports.
 
         Args:
             model: a functional model, or a built Sequential one.
-            from_logits: whether the model gives logits. By default it does unless its
-                last operation is a softmax.
+            from_logits: as in `fit_model`.
         """
         return append_layer(
-            model, CalibrationLayer(self, gives_logits(model, from_logits))
+            model,
+            CalibrationLayer(self, from_logits=self._model_gives(model, from_logits)),
         )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Saves the fitted calibrator as one small .npz file.
+
+        The file holds the arguments as JSON and the parameters as arrays. It needs no
+        pickle and loads on any backend.
+
+        Args:
+            path: of the file; it is written as named.
+        """
+        record = {
+            "class": keras.saving.get_registered_name(type(self)),
+            "config": self.get_config(),
+            "fitted": asdict(self._fitted) if self._fitted else None,
+        }
+        write_file(path, record, self.parameters)
+
+    @classmethod
+    def load(cls: type[C], path: str | os.PathLike[str]) -> C:
+        """Loads a calibrator that `save` has written.
+
+        Args:
+            path: of the file.
+        """
+        allowed = "a file that `Calibrator.save` has written"
+        try:
+            record, parameters = read_file(path)
+            made = keras.saving.get_registered_object(record["class"])
+            fitted = Fitted(**record["fitted"])
+        except (EOFError, KeyError, TypeError, ValueError, BadZipFile):
+            refuse("path", str(path), allowed)
+        if not (isinstance(made, type) and issubclass(made, cls)):
+            refuse("path", str(path), f"{allowed}, of a {cls.__name__}")
+        return made.from_config(record["config"])._with_parameters(parameters, fitted)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of the constructor; fitted values are not in it."""
-        return {}
+        return self._outputs.config(*_OPTIONS)
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "Calibrator":
+    def from_config(cls: type[C], config: dict[str, Any]) -> C:
         return cls(**config)
 
-    def _with_parameters(self, parameters: Parameters, k: int) -> "Calibrator":
-        fitted = copy.copy(self)
-        fitted._parameters, fitted._num_classes = parameters, k
-        return fitted
-
-
-@serializable
-class CalibrationLayer(keras.layers.Layer):
-    """A fitted calibrator as a layer; its parameters are weights that do not train.
-
-    Computes in float32 whatever the model's policy is, unless `dtype` says otherwise.
-
-    Args:
-        calibrator: a fitted calibrator.
-        from_logits: whether the inputs are logits instead of probabilities.
-        **kwargs: of `keras.layers.Layer`.
-
-    Example:
-    >>> import keras
-    >>> import numpy as np
-    >>> from keras_selcal.calibrators import CalibrationLayer, TemperatureScaling
-    >>> logits = np.array([[2.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
-    >>> calibrator = TemperatureScaling().fit(logits, np.array([0, 1, 1]))
-    >>> model = keras.Sequential([keras.Input((2,)), CalibrationLayer(calibrator)])
-    >>> model.output_shape
-    (None, 2)
-    """
-
-    def __init__(
-        self, calibrator: Calibrator, from_logits: bool = True, **kwargs: Any
-    ) -> None:
-        kwargs.setdefault("dtype", "float32")
-        super().__init__(**kwargs)
-        self._calibrator = calibrator
-        self.from_logits = from_logits
-        self._num_classes = calibrator._num_classes
-        self._parameter_weights = {
-            name: self.add_weight(
-                name=name,
-                shape=np.shape(value),
-                initializer="zeros",
-                trainable=False,
-            )
-            for name, value in calibrator.parameters.items()
-        }
-        for name, value in calibrator.parameters.items():
-            self._parameter_weights[name].assign(value)
-        self.supports_masking = True
-        self.built = True
-
-    @property
-    def calibrator(self) -> Calibrator:
-        """The calibrator, with the parameters that the layer holds now."""
-        parameters = {
-            name: ops.convert_to_numpy(weight)
-            for name, weight in self._parameter_weights.items()
-        }
-        assert self._num_classes is not None
-        return self._calibrator._with_parameters(parameters, self._num_classes)
-
-    def logits(self, inputs: Tensor) -> Tensor:
-        """Returns the inputs as logits, in the dtype that the layer computes in."""
-        inputs = ops.cast(inputs, self.compute_dtype)
-        return inputs if self.from_logits else safe_log(inputs)
-
-    def call(self, inputs: Tensor) -> Tensor:
-        return self._calibrator._apply(self.logits(inputs), self._values())
-
-    def accepts(self, inputs: Tensor) -> Tensor:
-        """Returns which samples the calibrator answers, a mask (...)."""
-        return self._calibrator._accepts(self.logits(inputs), self._values())
-
-    def _values(self) -> dict[str, Tensor]:
-        return {
-            name: ops.convert_to_tensor(weight)
-            for name, weight in self._parameter_weights.items()
-        }
-
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        if input_shape[-1] != self._num_classes:
-            refuse(
-                "inputs",
-                tuple(input_shape),
-                f"of {self._num_classes} classes, as fitted",
-            )
-        return input_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "calibrator": keras.saving.serialize_keras_object(self._calibrator),
-            "from_logits": self.from_logits,
-            "num_classes": self._num_classes,
-            "shapes": {
-                name: list(weight.shape)
-                for name, weight in self._parameter_weights.items()
-            },
-        }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "CalibrationLayer":
-        config = dict(config)
-        # The weights bring the values; until then zeros hold their places.
-        shapes = config.pop("shapes")
-        config["calibrator"] = keras.saving.deserialize_keras_object(
-            config["calibrator"]
-        )._with_parameters(
-            {name: np.zeros(shape) for name, shape in shapes.items()},
-            config.pop("num_classes"),
+    def __repr__(self) -> str:
+        plain = Outputs(from_logits=True).config(*_OPTIONS)
+        arguments = ", ".join(
+            f"{name}={value!r}"
+            for name, value in self.get_config().items()
+            if value is not None and value != plain.get(name)
         )
-        return cls(**config)
+        text = f"{type(self).__name__}({arguments})"
+        if self._fitted is None:
+            return f"<{text}, not fitted>"
+        values = [
+            f"{name}={float(value):.4g}"
+            for name, value in self.parameters.items()
+            if np.ndim(value) == 0 and name != "n"
+        ]
+        k, n = self._fitted.num_classes, self._fitted.num_samples
+        values += [] if n is None else [f"n={n:.10g}"]
+        values.append(f"{'labels' if self.multi_label else 'classes'}={k}")
+        return f"<{text}, fitted: {', '.join(values)}>"
+
+    def _with_parameters(self: C, parameters: Parameters, fitted: Any) -> C:
+        """Returns a copy with other parameters; `fitted` may be just k."""
+        made = copy.copy(self)
+        made._parameters = parameters
+        made._fitted = fitted if isinstance(fitted, Fitted) else Fitted(fitted)
+        return made

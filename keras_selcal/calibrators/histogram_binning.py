@@ -4,85 +4,125 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from keras import ops
 
 from keras_selcal._core.ops import Tensor
 from keras_selcal._core.saving import serializable
 from keras_selcal._core.validation import check_choice, check_count
+from keras_selcal.calibrators._data import Labelled
 from keras_selcal.calibrators._one_vs_rest import (
+    OneVsRest,
     class_probabilities,
     count_below,
-    renormalize,
     stack_edges,
     take_by_class,
 )
-from keras_selcal.calibrators.base import Calibrator, Parameters
+from keras_selcal.calibrators.base import Parameters
+
+_ROUNDING = 1e-6
 
 
 @serializable
-class HistogramBinning(Calibrator):
+class HistogramBinning(OneVsRest):
     """Histogram binning, one class against the rest, renormalised.
 
     Formula:
 
     ```
-    p_c ∝ share of class c among the fitting samples whose q_c lies in the same bin,
-    q = softmax(z)
+    p_c ∝ (n f_c(q_c) + (q_c + 1/k)/2)/(n + 1),     q = softmax(z)
+    f_c(q_c) = (h + q_c)/(m + 1)
     ```
 
-    Bins are (a, b], the first closed. A bin without samples answers its middle; a row
-    of zeros only becomes the uniform vector. The predicted class may change, and many
-    samples share a confidence: for ranking samples take a smooth calibrator.
+    with m the number of fitting samples whose q_c lies in the same bin, h how many of
+    them belong to class c, and n the number of all fitting samples. The binning of the
+    reference is f_c = h/m. Here each bin counts one more sample, as the model predicts
+    it, and each curve one more, half as the model predicts and half uniform: no
+    probability is 0, empty bins keep the model's probability, and within a bin the
+    model's ranking decides.
+
+    Bins are (a, b], the first closed. The predicted class may change: with few samples
+    for each class the bins say little, and `fit` warns if accuracy falls. To rank
+    samples by confidence use a smooth calibrator.
 
     Args:
-        num_bins: M, bins a class.
+        num_bins: M, the number of bins for each class.
         binning: `"uniform"`: equal widths. `"adaptive"`: equal masses.
+        **kwargs: `from_logits`, `multi_label`, `ignore_class` and `axis`; see
+            `Calibrator`.
 
     Example:
     >>> import numpy as np
-    >>> logits = np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
-    >>> calibrator = HistogramBinning().fit(logits, np.array([0, 0, 1, 1]))
-    >>> round(float(calibrator(logits)[0, 0]), 4)  # two of three were right
-    0.6667
+    >>> logits = np.tile([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]], (100, 1))
+    >>> labels = np.tile([0, 0, 1, 1], 100)
+    >>> calibrator = HistogramBinning().fit(logits, labels)
+    >>> round(float(calibrator(logits)[0, 0]), 3)  # two of three were correct
+    0.667
 
-    Reference:
-
+    References:
     - Zadrozny & Elkan, Obtaining calibrated probability estimates from decision trees
       and naive Bayesian classifiers, ICML 2001
     """
 
-    def __init__(self, num_bins: int = 15, binning: str = "uniform") -> None:
-        super().__init__()
+    def __init__(
+        self, num_bins: int = 15, *, binning: str = "uniform", **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
         self.num_bins = check_count("num_bins", num_bins)
         self.binning = check_choice("binning", binning, ("uniform", "adaptive"))
 
-    def _fit(self, logits: np.ndarray, labels: np.ndarray) -> Parameters:
-        q = class_probabilities(logits)
-        n, k = q.shape
-        M = self.num_bins
+    def _fit(self, data: Labelled) -> Parameters:
+        q, hits, weight = class_probabilities(data)
+        k, M = q.shape[-1], self.num_bins
         if self.binning == "uniform":
             inner = np.tile(np.arange(1, M) / M, (k, 1))
         else:
-            # Halfway between the last sample of a run and the first of the next.
-            ordered = np.sort(q, axis=0)
-            cut = np.arange(1, M) * n // M
-            inner = (ordered[np.maximum(cut - 1, 0)] + ordered[cut]).T / 2
-        edges = stack_edges(list(inner.astype("float32").astype("float64")))
+            inner = _equal_mass_edges(q, weight, M)
+        # A probability on an edge, of a forest say, belongs below it in spite of
+        # rounding.
+        inner = (inner * (1 + _ROUNDING)).astype("float32").astype("float64")
+        edges = stack_edges(list(inner))
         # The same count as `count_below`, class by class.
         bins = np.stack([np.searchsorted(edges[c], q[:, c]) for c in range(k)], axis=1)
         flat = (bins + np.arange(k) * M).ravel()
-        hits = (labels[:, None] == np.arange(k)).ravel()
-        count = np.bincount(flat, minlength=k * M).reshape(k, M)
-        positive = np.bincount(flat, hits, minlength=k * M).reshape(k, M)
-        bounds = np.concatenate([np.zeros((k, 1)), inner, np.ones((k, 1))], axis=1)
-        middle = (bounds[:, 1:] + bounds[:, :-1]) / 2
-        frequency = np.where(count > 0, positive / np.maximum(count, 1), middle)
-        return {"edges": edges, "frequency": frequency}
 
-    def _apply(self, logits: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
-        q = ops.softmax(logits, axis=-1)
+        def per_bin(values: np.ndarray) -> np.ndarray:
+            return np.bincount(flat, values.ravel(), minlength=k * M).reshape(k, M)
+
+        return {
+            "edges": edges,
+            "hits": per_bin(weight * hits),
+            "count": per_bin(weight),
+            "n": np.asarray(data.total),
+        }
+
+    def _curves(self, q: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
         bins = count_below(parameters["edges"], q)
-        return renormalize(take_by_class(parameters["frequency"], bins))
+        h = take_by_class(parameters["hits"], bins)
+        m = take_by_class(parameters["count"], bins)
+        return (h + q) / (m + 1)
 
     def get_config(self) -> dict[str, Any]:
-        return {"num_bins": self.num_bins, "binning": self.binning}
+        return {
+            "num_bins": self.num_bins,
+            "binning": self.binning,
+            **super().get_config(),
+        }
+
+
+def _equal_mass_edges(q: np.ndarray, weight: np.ndarray, num_bins: int) -> np.ndarray:
+    """Returns the inner edges of each class, (k, M − 1).
+
+    An edge lies halfway between the last sample of a run and the first of the next; w
+    copies of a sample stand where a sample of weight w does.
+    """
+    order = np.argsort(q, axis=0, kind="stable")
+    q = np.take_along_axis(q, order, axis=0)
+    upto = np.cumsum(np.take_along_axis(weight, order, axis=0), axis=0)
+
+    def at(position: np.ndarray) -> np.ndarray:
+        """Returns the sample that covers a position of the cumulative weight."""
+        index = np.minimum((upto <= position).sum(axis=0), len(q) - 1)
+        return np.take_along_axis(q, index[None], axis=0)[0]
+
+    cuts = [np.floor(j * upto[-1] / num_bins + 1e-9) for j in range(1, num_bins)]
+    halfway = [(at(np.maximum(cut - 1, 0)) + at(cut)) / 2 for cut in cuts]
+    return np.stack(halfway, axis=1) if cuts else np.empty((q.shape[-1], 0))

@@ -1,22 +1,20 @@
-"""Meta-Cal: temperature scaling for the samples that are worth an answer."""
+"""Meta-Cal: temperature scaling that rejects samples of high entropy."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.ops import Tensor
+from keras_selcal._core.ops import Tensor, as_float
 from keras_selcal._core.saving import serializable
 from keras_selcal._core.validation import check_count, check_number, refuse
-from keras_selcal.calibrators._linear import log_softmax
-from keras_selcal.calibrators.base import (
-    Calibrator,
-    Parameters,
-    check_labelled_logits,
-    require,
-)
+from keras_selcal.calibrators._affine import log_softmax
+from keras_selcal.calibrators._data import Labelled, gather, require
+from keras_selcal.calibrators._parameters import to_tensors
+from keras_selcal.calibrators.base import Calibrator, Parameters
 from keras_selcal.calibrators.temperature_scaling import nll_temperature
 
 # The authors' choices.
@@ -29,7 +27,37 @@ _ERRORS_IN_BAG = 10
 
 def _entropy(logits: np.ndarray) -> np.ndarray:
     log_p = log_softmax(logits)
-    return np.asarray(-(np.exp(log_p) * log_p).sum(axis=-1))
+    return np.asarray(-(np.exp(log_p) * np.maximum(log_p, -1e30)).sum(axis=-1))
+
+
+class Bag(NamedTuple):
+    """Samples set aside to find the threshold.
+
+    Attributes:
+        rows: which samples, in the order of their entropy, (m,).
+        weight: how much of each, (m,): of the last one drawn perhaps a part.
+    """
+
+    rows: np.ndarray
+    weight: np.ndarray
+
+    @classmethod
+    def draw(
+        cls, data: Labelled, entropy: np.ndarray, among: Any, size: int, seed: int
+    ) -> "Bag":
+        """Draws samples with a total weight of `size`; copies are drawn together."""
+        candidates = np.arange(len(data))[among]
+        drawn = candidates[np.argsort(data.hashes(seed)[candidates], kind="stable")]
+        weight = data.weight[drawn]
+        weight = np.clip(size - (np.cumsum(weight) - weight), 0, weight)
+        drawn, weight = drawn[weight > 0], weight[weight > 0]
+        order = np.argsort(entropy[drawn], kind="stable")
+        return cls(drawn[order], weight[order])
+
+    @property
+    def upto(self) -> np.ndarray:
+        """The cumulative weight, (m,)."""
+        return np.cumsum(self.weight)
 
 
 class MetaCalibrator(Calibrator):
@@ -45,8 +73,11 @@ class MetaCalibrator(Calibrator):
     the negative log-likelihood of the other samples below h.
     """
 
-    def __init__(self, seed: int = 0) -> None:
-        super().__init__()
+    _single_label_because = "a sample is accepted or rejected as a whole"
+    _may_reorder = False
+
+    def __init__(self, seed: int = 0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self.seed = check_count("seed", seed, least=0)
 
     @property
@@ -61,58 +92,72 @@ class MetaCalibrator(Calibrator):
 
     @abstractmethod
     def _bag_and_threshold(
-        self, entropy: np.ndarray, correct: np.ndarray, rng: np.random.Generator
-    ) -> tuple[np.ndarray, float]:
-        """Returns the samples of the bag and h."""
+        self, data: Labelled, entropy: np.ndarray, correct: np.ndarray
+    ) -> tuple[Bag, float]:
+        """Returns the bag and h."""
 
-    def _fit(self, logits: np.ndarray, labels: np.ndarray) -> Parameters:
-        entropy = _entropy(logits)
-        correct = logits.argmax(axis=-1) == labels
-        rng = np.random.default_rng(self.seed)
-        bag, h = self._bag_and_threshold(entropy, correct, rng)
-        below = entropy < h
-        below[bag] = False
+    def _fit(self, data: Labelled) -> Parameters:
+        entropy = _entropy(data.logits)
+        correct = data.logits.argmax(axis=-1) == data.labels
+        bag, h = self._bag_and_threshold(data, entropy, correct)
+        rest = data.weight.copy()
+        rest[bag.rows] -= bag.weight
+        below = (entropy < h) & (rest > 0)
         if not below.any():
             raise ValueError(
-                f"No sample outside the bag of {len(bag)} has an entropy below the "
-                f"threshold {h:g}: there is nothing to fit the temperature on."
+                f"No sample outside the bag of {len(bag.rows)} has an entropy below "
+                f"the threshold {h:g}: there is nothing to fit the temperature on."
             )
-        T = nll_temperature(logits[below], labels[below])
+        T = nll_temperature(replace(data, weight=rest)[below])
         return {"temperature": np.asarray(T), "threshold": np.asarray(h)}
 
-    def _accepts(self, logits: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
+    def _entropy(self, logits: Tensor) -> Tensor:
         log_p = ops.log_softmax(logits, axis=-1)
-        return -ops.sum(ops.exp(log_p) * log_p, axis=-1) < parameters["threshold"]
+        product = ops.where(logits == -np.inf, 0.0, ops.exp(log_p) * log_p)
+        return -ops.sum(product, axis=-1)
+
+    def _accepts(self, logits: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
+        return self._entropy(logits) < parameters["threshold"]
 
     def _apply(self, logits: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
-        accepted = ops.expand_dims(self._accepts(logits, parameters), -1)
+        entropy = ops.expand_dims(self._entropy(logits), -1)
         scaled = ops.softmax(logits / parameters["temperature"], axis=-1)
-        return ops.where(accepted, scaled, 1 / logits.shape[-1])
+        # Uniform over the classes that can occur; NaN where the logits hold NaN.
+        possible = ops.cast(logits > -np.inf, logits.dtype)
+        uniform = possible / ops.sum(possible, axis=-1, keepdims=True)
+        uniform = ops.where(entropy >= parameters["threshold"], uniform, np.nan)
+        return ops.where(entropy < parameters["threshold"], scaled, uniform)
 
-    def evaluate(self, logits: Any, labels: Any) -> dict[str, float]:
+    def evaluate(
+        self, logits: Any, labels: Any, *, sample_weight: Any = None
+    ) -> dict[str, float]:
         """Returns what the rejection costs and gains on labelled data.
 
         Args:
-            logits: (..., k).
-            labels: class indices or one-hot.
+            logits: as in `fit`.
+            labels: as in `fit`.
+            sample_weight: as in `fit`.
 
         Returns:
-            A dict of `coverage` (share of the samples that are answered),
-            `miscoverage` (share of the right answers that are withheld),
-            `accepted_accuracy` (of the answered samples alone), `accuracy` (of all
-            samples, the rejected ones by their largest logit) and `uniform_accuracy`
-            (of all samples, a rejected one counting 1/k, as a guess would). A share
-            of no samples is NaN.
+            A dict with `coverage` (share of the samples that are answered),
+            `miscoverage` (share of the correct answers that are withheld),
+            `accepted_accuracy` (of the answered samples only), `accuracy` (of all
+            samples; a rejected one has the label of its largest logit) and
+            `uniform_accuracy` (of all samples; a rejected one counts 1/k, as a guess
+            would). A share of no samples is NaN.
         """
-        z, y = check_labelled_logits(logits, labels)
-        accepted = ops.convert_to_numpy(self.accepts(z))
-        correct = z.argmax(axis=-1) == y
+        (data,), _ = gather(self._outputs, logits, labels, sample_weight)
+        z = as_float(data.logits)
+        accepted = self._accepts(z, to_tensors(self.parameters, z.dtype))
+        accepted = ops.convert_to_numpy(accepted)
+        correct = data.logits.argmax(axis=-1) == data.labels
 
         def share(of: np.ndarray, among: np.ndarray) -> float:
-            return float(of[among].mean()) if among.any() else float("nan")
+            w = data.weight[among]
+            return float(w @ of[among] / w.sum()) if among.any() else float("nan")
 
         everyone = np.ones_like(correct)
-        guess = np.where(accepted, correct, 1 / z.shape[-1])
+        guess = np.where(accepted, correct, 1 / data.num_classes)
         return {
             "coverage": share(accepted, everyone),
             "miscoverage": share(~accepted, correct),
@@ -122,7 +167,7 @@ class MetaCalibrator(Calibrator):
         }
 
     def get_config(self) -> dict[str, Any]:
-        return {"seed": self.seed}
+        return {"seed": self.seed, **super().get_config()}
 
 
 @serializable
@@ -137,13 +182,14 @@ class MetaMis(MetaCalibrator):
     ```
 
     At most a share α of the samples that the classifier gets right is rejected. The
-    bag is a tenth of the correct samples, 500 at most. Rejected samples get the
-    uniform vector; `accepts(logits)` tells which they are, for the uniform vector's
-    largest entry means nothing.
+    bag is a tenth of the correct samples, at most 500. Rejected samples get the
+    uniform vector, whose largest entry means nothing; `accepts(logits)` tells which
+    they are.
 
     Args:
         miscoverage: α in (0, 1).
-        seed: of the bag.
+        seed: seed of the bag.
+        **kwargs: `from_logits`, `ignore_class` and `axis`; see `Calibrator`.
 
     Attributes:
         temperature: T, once fitted.
@@ -158,14 +204,15 @@ class MetaMis(MetaCalibrator):
     >>> abs(calibrator.evaluate(logits, labels)["miscoverage"] - 0.1) < 0.05
     True
 
-    Reference:
-
+    References:
     - Ma & Blaschko, [Meta-Cal: Well-controlled Post-hoc Calibration by
       Ranking](https://arxiv.org/abs/2105.04290)
     """
 
-    def __init__(self, miscoverage: float = 0.05, seed: int = 0) -> None:
-        super().__init__(seed)
+    def __init__(
+        self, miscoverage: float = 0.05, *, seed: int = 0, **kwargs: Any
+    ) -> None:
+        super().__init__(seed, **kwargs)
         self.miscoverage = check_number(
             "miscoverage", miscoverage, "a number in (0, 1)", above=0, most=1
         )
@@ -173,18 +220,20 @@ class MetaMis(MetaCalibrator):
             refuse("miscoverage", miscoverage, "a number in (0, 1)")
 
     def _bag_and_threshold(
-        self, entropy: np.ndarray, correct: np.ndarray, rng: np.random.Generator
-    ) -> tuple[np.ndarray, float]:
-        candidates = np.flatnonzero(correct)
-        size = min(len(candidates) // _BAG_SHARE, _MOST_IN_BAG)
+        self, data: Labelled, entropy: np.ndarray, correct: np.ndarray
+    ) -> tuple[Bag, float]:
+        total = float(data.weight @ correct)
+        size = min(int(total // _BAG_SHARE), _MOST_IN_BAG)
         if size == 0:
             raise ValueError(
                 f"MetaMis takes a tenth of the correct samples as its bag and needs at "
-                f"least {_BAG_SHARE} of them. Received: {len(candidates)}"
+                f"least {_BAG_SHARE} of them. Received: {total:g}"
             )
-        bag = rng.permutation(candidates)[:size]
-        h = np.quantile(entropy[bag], 1 - self.miscoverage, method="higher")
-        return bag, float(h)
+        bag = Bag.draw(data, entropy, correct, size, self.seed)
+        # The quantile of np.quantile(…, method="higher"), each sample w times.
+        position = np.ceil((size - 1) * (1 - self.miscoverage))
+        at = np.searchsorted(bag.upto, position, side="right")
+        return bag, float(entropy[bag.rows[min(int(at), len(bag.rows) - 1)]])
 
     def get_config(self) -> dict[str, Any]:
         return {"miscoverage": self.miscoverage, **super().get_config()}
@@ -205,14 +254,15 @@ class MetaAcc(MetaCalibrator):
     is cut into 20 bins of equal mass; l relates the mean entropy of each bin to the
     accuracy of all bins up to its end, which errs on the side of accuracy. The bag is
     a tenth of the samples, at most 500 or as many as hold 10 errors at the target
-    accuracy. Rejected samples get the uniform vector; `accepts(logits)` tells which
-    they are, for the uniform vector's largest entry means nothing. Needs scikit-learn.
+    accuracy. Rejected samples get the uniform vector, whose largest entry means
+    nothing; `accepts(logits)` tells which they are. Requires scikit-learn.
 
     Args:
-        accuracy: the target in (0, 1]. One that the bag does not reach, or that the
-            classifier exceeds without rejecting anything, is an error at `fit` that
-            tells the range.
-        seed: of the bag.
+        accuracy: the target in (0, 1]. If the bag does not reach it, or the classifier
+            exceeds it without rejecting anything, `fit` raises an error that states
+            the possible range.
+        seed: seed of the bag.
+        **kwargs: `from_logits`, `ignore_class` and `axis`; see `Calibrator`.
 
     Attributes:
         temperature: T, once fitted.
@@ -227,33 +277,38 @@ class MetaAcc(MetaCalibrator):
     >>> abs(calibrator.evaluate(logits, labels)["accepted_accuracy"] - 0.95) < 0.03
     True
 
-    Reference:
-
+    References:
     - Ma & Blaschko, [Meta-Cal: Well-controlled Post-hoc Calibration by
       Ranking](https://arxiv.org/abs/2105.04290)
     """
 
-    def __init__(self, accuracy: float, seed: int = 0) -> None:
-        super().__init__(seed)
+    def __init__(self, accuracy: float, *, seed: int = 0, **kwargs: Any) -> None:
+        super().__init__(seed, **kwargs)
         self.accuracy = check_number(
             "accuracy", accuracy, "a number in (0, 1]", above=0, most=1
         )
 
     def _bag_and_threshold(
-        self, entropy: np.ndarray, correct: np.ndarray, rng: np.random.Generator
-    ) -> tuple[np.ndarray, float]:
+        self, data: Labelled, entropy: np.ndarray, correct: np.ndarray
+    ) -> tuple[Bag, float]:
         isotonic = require("sklearn.isotonic")
-        n = len(entropy)
+        n = data.total
         wanted = _ERRORS_IN_BAG / max(1 - self.accuracy, _ERRORS_IN_BAG / n)
-        size = min(n // _BAG_SHARE, max(_MOST_IN_BAG, int(wanted)))
+        size = min(int(n // _BAG_SHARE), max(_MOST_IN_BAG, int(wanted)))
         if size == 0:
             refuse("logits", n, f"at least {_BAG_SHARE} samples: a tenth is the bag")
-        bag = rng.permutation(n)[:size]
-        bag = bag[np.argsort(entropy[bag], kind="stable")]
-        bins = np.array_split(bag, min(_NUM_BINS, size))
-        accuracy = np.array([correct[members].mean() for members in bins])
-        accuracy = np.cumsum(accuracy) / np.arange(1, len(bins) + 1)
-        mean_entropy = [entropy[members].mean() for members in bins]
+        bag = Bag.draw(data, entropy, slice(None), size, self.seed)
+        # Near-equal runs of the bag, as np.array_split makes them, each sample w times.
+        num_bins = min(_NUM_BINS, size)
+        run = np.diff(np.arange(num_bins + 1) * size // num_bins)
+        ends = np.cumsum(np.sort(run)[::-1])[:, None]
+        upto = np.minimum(bag.upto, ends)
+        share = np.diff(upto, axis=0, prepend=0)
+        share = np.diff(share, axis=1, prepend=0)
+        mass = share.sum(axis=1)
+        accuracy = share @ correct[bag.rows] / mass
+        accuracy = np.cumsum(accuracy) / np.arange(1, num_bins + 1)
+        mean_entropy = share @ entropy[bag.rows] / mass
         lowest, highest = accuracy.min(), accuracy.max()
         if not lowest <= self.accuracy <= highest:
             refuse(

@@ -1,4 +1,4 @@
-"""Temperature scaling: one number that makes a classifier more or less sure."""
+"""Temperature scaling: one number that divides the logits."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -10,14 +10,17 @@ from keras import ops
 from keras_selcal._core.ops import Tensor
 from keras_selcal._core.saving import serializable
 from keras_selcal._core.validation import check_choice
+from keras_selcal.calibrators._data import Labelled
 from keras_selcal.calibrators.base import Calibrator, Parameters
 
-# Bounds of T. Data that a classifier separates have their optimum at T = 0, data on
-# which it is worse than chance at T = ∞.
+# Bounds of T. The optimum is T = 0 for data that a classifier separates, and T = ∞ for
+# data on which it is worse than chance.
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 1e-3, 1e3
-# The grid of the ECE objective, by the sources of the paper.
+# The grid of the ECE objective, by Mukhoti et al.
 TEMPERATURE_GRID = np.arange(1, 101) / 10
 _ECE_BINS = 15
+# What z − max z counts as for a logit of −∞: its exponential is 0 at every T.
+_MASKED = -1e30
 # Elements worked on at a time: they stay in the processor's cache.
 _BLOCK = 1 << 16
 # Newton's method needs 3 to 7 passes; halving alone would end within 60.
@@ -30,49 +33,62 @@ def _row_blocks(n: int, k: int) -> Iterator[slice]:
     return (slice(start, start + rows) for start in range(0, n, rows))
 
 
+def _below_top(logits: np.ndarray) -> np.ndarray:
+    """Returns d = z − max z ≤ 0, (n, k), finite where z = −∞."""
+    d = logits - logits.max(axis=-1, keepdims=True)
+    return np.maximum(d, _MASKED, out=d)
+
+
 def _nll_derivatives(
-    below_top: np.ndarray, below_top_y: np.ndarray, beta: float
+    below_top: np.ndarray, d_y: float, weight: np.ndarray, beta: float
 ) -> tuple[float, float, float]:
-    """Returns Σ NLL and its first two derivatives in β = 1/T.
+    """Returns Σ w NLL and its first two derivatives in β = 1/T.
 
     With d = z − max z ≤ 0 and the expectation under softmax(β d):
     NLL = ln Σ e^(β d) − β d_y, NLL′ = E[d] − d_y, NLL″ = Var[d].
+
+    Args:
+        below_top: d, (n, k).
+        d_y: Σ w d_y.
+        weight: w, (n,).
+        beta: β.
     """
     n, k = below_top.shape
     log_sum, first, second = 0.0, 0.0, 0.0
     ones = np.ones(k, below_top.dtype)
     for rows in _row_blocks(n, k):
-        d = below_top[rows]
-        weight = np.exp(d * below_top.dtype.type(beta))
-        total = weight @ ones
-        weight *= d
-        mean = weight @ ones / total
-        square = np.einsum("ij,ij->i", weight, d) / total
-        log_sum += float(np.log(total).sum(dtype="float64"))
-        first += float(mean.sum(dtype="float64"))
-        second += float((square - mean * mean).sum(dtype="float64"))
-    d_y = float(below_top_y.sum(dtype="float64"))
+        d, w = below_top[rows], weight[rows]
+        share = np.exp(d * below_top.dtype.type(beta))
+        total = share @ ones
+        share *= d
+        mean = share @ ones / total
+        square = np.einsum("ij,ij->i", share, d) / total
+        log_sum += float(w @ np.log(total))
+        first += float(w @ mean)
+        second += float(w @ (square - mean * mean))
     return log_sum - beta * d_y, first - d_y, second
 
 
-def nll_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
+def nll_temperature(data: Labelled) -> float:
     """Returns the T in [0.001, 1000] that minimises the NLL of softmax(z/T).
 
     The NLL is convex in β = 1/T, so that its derivative has one root. Newton's method
     in ln β starts from T = 1. The signs of the derivative leave a bracket around the
     root, and a step that would leave it is replaced by the bracket's middle.
     """
-    d = logits - logits.max(axis=-1, keepdims=True)
-    d_y = np.take_along_axis(d, labels[:, None], -1)
+    d, weight = _below_top(data.logits), data.weight
+    of_label = d[np.arange(len(data)), data.labels]
+    d_y = float(weight @ of_label)
     low, high = -math.log(MOST_TEMPERATURE), -math.log(LEAST_TEMPERATURE)
-    if d.any() and not d_y.any():
+    if d.any() and not of_label.any():
         return LEAST_TEMPERATURE  # separated: the NLL falls to 0 with T
-    if (d.mean(axis=-1, dtype="float64") - d_y[:, 0]).sum() > 0:
+    mean = d.mean(axis=-1, dtype="float64", where=d > _MASKED)
+    if weight @ mean > d_y:
         return MOST_TEMPERATURE  # worse than chance: the NLL rises from β = 0 on
     log_beta = 0.0
     for _ in range(_MOST_PASSES):
         beta = math.exp(log_beta)
-        nll, slope, curvature = _nll_derivatives(d, d_y, beta)
+        nll, slope, curvature = _nll_derivatives(d, d_y, weight, beta)
         if log_beta == 0:
             nll_at_one = nll
         if slope > 0:
@@ -117,15 +133,15 @@ def _top_probabilities(below_top: np.ndarray) -> np.ndarray:
     return np.asarray(1 / total)
 
 
-def grid_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
+def grid_temperature(data: Labelled) -> float:
     """Returns the T of 0.1, 0.2, …, 10 with the smallest ECE of softmax(z/T).
 
     Only the largest probability counts, and whether its class is right does not depend
     on T.
     """
-    n, k = logits.shape
-    d = logits - logits.max(axis=-1, keepdims=True)
-    correct = logits.argmax(axis=-1) == labels
+    n, k = data.logits.shape
+    d = _below_top(data.logits)
+    correct = data.logits.argmax(axis=-1) == data.labels
     count = len(TEMPERATURE_GRID)
     # Bins are (a, b]: p > 0 lies in number ⌈15 p⌉ − 1 of its temperature's.
     first = np.arange(count)[:, None] * _ECE_BINS - 1
@@ -133,9 +149,10 @@ def grid_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
     for rows in _row_blocks(n, k):
         p = _top_probabilities(d[rows])
         bins = np.ceil(p * _ECE_BINS).astype("int64") + first
-        gaps += np.bincount(bins.ravel(), (p - correct[rows]).ravel(), len(gaps))
-    ece = np.abs(gaps).reshape(count, _ECE_BINS).sum(axis=1) / n
-    # Sums of n terms agree to rounding only: what is closer than that is a tie.
+        gap = (p - correct[rows]) * data.weight[rows]
+        gaps += np.bincount(bins.ravel(), gap.ravel(), len(gaps))
+    ece = np.abs(gaps).reshape(count, _ECE_BINS).sum(axis=1) / data.total
+    # Sums of n terms agree up to rounding: values closer than that are a tie.
     tied = TEMPERATURE_GRID[ece <= ece.min() + 1e-12]
     return float(min(tied, key=lambda t: (abs(t - 1), t)))
 
@@ -150,19 +167,22 @@ class TemperatureScaling(Calibrator):
     p = softmax(z / T)
     ```
 
-    T > 1 makes the classifier less sure, T < 1 surer. The predicted class never
-    changes, nor does accuracy.
+    T > 1 lowers confidence, T < 1 raises it. The predicted class never changes, nor
+    does accuracy. One sigmoid unit has p = σ(z/T); multi-label data have a T for each
+    label (1 for a label that is always 0 or always 1 in the fitting data).
 
     Args:
         objective: what T minimises on the fitting data. `"nll"`: the negative
             log-likelihood, by a safeguarded Newton search in ln T within
             [0.001, 1000]; the result is never worse than T = 1. `"ece"`: the 15-bin
-            ECE over the grid 0.1, 0.2, …, 10, ties to the T nearest 1. The ECE is
-            the choice of the paper and its sources; it is not continuous in T, and
-            needs more data than the NLL for the same precision.
+            ECE over the grid 0.1, 0.2, …, 10 of Mukhoti et al.; of equal values, the
+            T nearest to 1. The ECE is not continuous in T, and needs more data than
+            the NLL for the same precision.
+        **kwargs: `from_logits`, `multi_label`, `ignore_class` and `axis`; see
+            `Calibrator`.
 
     Attributes:
-        temperature: T, once fitted.
+        temperature: T, once fitted; an array for multi-label data.
 
     Example:
     >>> import numpy as np
@@ -181,20 +201,23 @@ class TemperatureScaling(Calibrator):
       Loss](https://arxiv.org/abs/2002.09437) (the ECE grid)
     """
 
-    def __init__(self, objective: str = "nll") -> None:
-        super().__init__()
+    _may_reorder = False
+
+    def __init__(self, objective: str = "nll", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self.objective = check_choice("objective", objective, ("nll", "ece"))
 
     @property
-    def temperature(self) -> float:
-        return float(self.parameters["temperature"])
+    def temperature(self) -> Any:
+        return self._value("temperature")
 
-    def _fit(self, logits: np.ndarray, labels: np.ndarray) -> Parameters:
+    def _fit(self, data: Labelled) -> Parameters:
         solve = nll_temperature if self.objective == "nll" else grid_temperature
-        return {"temperature": np.asarray(solve(logits, labels))}
+        return {"temperature": np.asarray(1.0 if data.one_class else solve(data))}
 
     def _apply(self, logits: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
-        return ops.softmax(logits / parameters["temperature"], axis=-1)
+        T = ops.expand_dims(parameters["temperature"], -1)
+        return ops.softmax(logits / T, axis=-1)
 
     def get_config(self) -> dict[str, Any]:
-        return {"objective": self.objective}
+        return {"objective": self.objective, **super().get_config()}

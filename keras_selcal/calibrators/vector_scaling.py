@@ -1,28 +1,49 @@
 """Vector scaling: a scale and a shift for each class's logit."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
-from keras import ops
 
-from keras_selcal._core.ops import Tensor
 from keras_selcal._core.saving import serializable
-from keras_selcal.calibrators._linear import minimize_nll
-from keras_selcal.calibrators.base import Calibrator, Parameters
+from keras_selcal.calibrators._affine import Affine, AffineCalibrator, Penalty
+from keras_selcal.calibrators._data import Labelled
+from keras_selcal.calibrators.base import Parameters
+from keras_selcal.calibrators.temperature_scaling import nll_temperature
+
+# From fits that hardly leave temperature scaling to almost free ones.
+_STRENGTHS = (10.0, 1.0, 0.1, 0.01, 0.001, 0.0001)
 
 
 @serializable
-class VectorScaling(Calibrator):
+class VectorScaling(AffineCalibrator):
     """Vector scaling: scales and shifts each class's logit.
 
     Formula:
 
     ```
     p = softmax(w ∘ z + b)
+    penalty: λ/k Σ ((T w_c − 1)² + b_c²),     T the temperature of `TemperatureScaling`
     ```
 
-    w and b minimise the negative log-likelihood, a convex problem, from w = 1 and
-    b = 0. The predicted class may change. Needs SciPy.
+    w and b minimise the mean negative log-likelihood plus the penalty, a convex problem
+    that starts from temperature scaling (w = 1/T, b = 0) and returns to it as λ grows.
+    The predicted class may change. Logits of more than two classes are taken as they
+    are, without regard to a common offset; those of probabilities are ln p. For two
+    classes, one sigmoid unit, and each label of multi-label data this is Platt scaling,
+    σ(w z + b) with z = z_1 − z_0. Requires SciPy.
+
+    Args:
+        strength: λ ≥ 0. Of several values, 3-fold cross-validation on the fitting
+            data, from the largest to the smallest, takes the one after which the
+            held-out negative log-likelihood rises. By default the values are
+            10, 1, 0.1, …, 0.0001.
+        seed: seed of the folds.
+        **kwargs: `from_logits`, `multi_label`, `ignore_class` and `axis`; see
+            `Calibrator`.
+
+    Attributes:
+        strength_: the λ that was used, once fitted.
 
     Example:
     >>> import numpy as np
@@ -33,23 +54,37 @@ class VectorScaling(Calibrator):
     >>> calibrator(logits).shape[-1]
     3
 
-    Reference:
-
+    References:
     - Guo et al., [On Calibration of Modern Neural
       Networks](https://arxiv.org/abs/1706.04599)
     """
 
-    def _fit(self, logits: np.ndarray, labels: np.ndarray) -> Parameters:
-        z = logits.astype("float64")
-        k = z.shape[-1]
-        theta = minimize_nll(
-            np.concatenate([np.ones(k), np.zeros(k)]),
-            lambda theta: z * theta[:k] + theta[k:],
-            lambda g: np.concatenate([(g * z).sum(axis=0), g.sum(axis=0)]),
-            labels,
-            lambda theta: (0.0, np.zeros_like(theta)),
-        )
-        return {"w": theta[:k], "b": theta[k:]}
+    _diagonal = True
 
-    def _apply(self, logits: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
-        return ops.softmax(logits * parameters["w"] + parameters["b"], axis=-1)
+    def __init__(
+        self,
+        strength: float | Sequence[float] | None = None,
+        *,
+        seed: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(strength, seed, **kwargs)
+
+    def _default_strength(self, data: Labelled) -> Sequence[float]:
+        return _STRENGTHS
+
+    def _scale(self, data: Labelled) -> Parameters:
+        T = 1.0 if data.one_class else nll_temperature(data)
+        return {"temperature": np.asarray(T)}
+
+    def _features(self, logits: Any, scale: Mapping[str, Any], xp: Any) -> Any:
+        x = xp.where(logits == -np.inf, 0.0, logits)
+        # Two classes have one degree of freedom: (0, z_1 − z_0).
+        return x - x[..., :1] if x.shape[-1] == 2 else x
+
+    def _penalty(self, strength: float, k: int, scale: Parameters) -> Penalty:
+        T = float(scale["temperature"])
+        return Penalty(strength / k * T**2, strength / k, centre=1 / T)
+
+    def _start(self, k: int, scale: Parameters) -> Affine:
+        return Affine(np.full(k, 1 / float(scale["temperature"])), np.zeros(k))

@@ -140,7 +140,9 @@ class CalibrateAtEnd(keras.callbacks.Callback):
         predictions = self._data.predict(self.model, self.from_logits)
         logits, labels = self._logits(predictions)
         calibrator = copy.copy(self.calibrator).fit(logits, labels)
-        self.calibrated_model = calibrator.wrap(self.model, predictions.from_logits)
+        self.calibrated_model = calibrator.wrap(
+            self.model, from_logits=predictions.from_logits
+        )
         self.calibrator = calibrator
         self._calibrated_weights = _fingerprint(self.model)
         self.before = CalibrationReport(

@@ -1,0 +1,202 @@
+"""Calibrators of the form softmax(W x + b), x features of the logits."""
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from keras import ops
+
+from keras_selcal._core.ops import Tensor, matmul
+from keras_selcal._core.validation import check_count, check_number, refuse
+from keras_selcal.calibrators._data import Labelled, require
+from keras_selcal.calibrators.base import Calibrator, Parameters
+
+_MOST_ITERATIONS = 1000
+# Relative progress at which a fit ends: the last one, and those of the folds.
+_TOLERANCE, _FOLD_TOLERANCE = 1e-9, 1e-6
+
+
+class Affine(NamedTuple):
+    """W, (k, k) or its diagonal (k,), and b (k,)."""
+
+    W: np.ndarray
+    b: np.ndarray
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        return (x * self.W if self.W.ndim == 1 else x @ self.W.T) + self.b
+
+
+class Penalty(NamedTuple):
+    """Σ on_w ∘ (W − centre)² + on_b Σ b²."""
+
+    on_w: Any
+    on_b: float
+    centre: Any = 0.0
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Returns ln softmax(z) in float64."""
+    d = logits.astype("float64") - logits.max(axis=-1, keepdims=True)
+    return np.asarray(d - np.log(np.exp(d).sum(axis=-1, keepdims=True)))
+
+
+class AffineCalibrator(Calibrator):
+    """Base class: p = softmax(W x + b).
+
+    W and b minimise the mean negative log-likelihood plus a penalty, by L-BFGS. If
+    several strengths of the penalty are given, cross-validation chooses one.
+    """
+
+    _diagonal = False
+
+    def __init__(
+        self, strength: float | Sequence[float] | None, seed: int, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        allowed = "a number ≥ 0, several of them, or None"
+        values = list(strength) if isinstance(strength, Sequence | np.ndarray) else None
+        self.strength: float | list[float] | None = None
+        if values is not None:
+            if not values:
+                refuse("strength", strength, allowed)
+            self.strength = [
+                check_number("strength", value, allowed, least=0) for value in values
+            ]
+        elif strength is not None:
+            self.strength = check_number("strength", strength, allowed, least=0)
+        self.seed = check_count("seed", seed, least=0)
+
+    @property
+    def strength_(self) -> Any:
+        """The strength that was used: a number; an array for multi-label data."""
+        return self._value("strength")
+
+    @abstractmethod
+    def _default_strength(self, data: Labelled) -> float | Sequence[float]:
+        """Returns the strength, or those to choose from, if the user gives none."""
+
+    def _scale(self, data: Labelled) -> Parameters:
+        """Returns what features and penalty need to know of all fitting data."""
+        return {}
+
+    @abstractmethod
+    def _features(self, logits: Any, scale: Mapping[str, Any], xp: Any) -> Any:
+        """Returns x (..., k) for logits (..., k), with `xp` `keras.ops` or NumPy."""
+
+    @abstractmethod
+    def _penalty(self, strength: float, k: int, scale: Parameters) -> Penalty:
+        """Returns the penalty for k classes."""
+
+    def _start(self, k: int, scale: Parameters) -> Affine:
+        """Returns the map that the fit starts from."""
+        return Affine(np.ones(k) if self._diagonal else np.eye(k), np.zeros(k))
+
+    def _fit(self, data: Labelled) -> Parameters:
+        scale = self._scale(data)
+        strength = self.strength
+        if strength is None:
+            strength = self._default_strength(data)
+        if isinstance(strength, Sequence):
+            strength = self._choose(data, scale, strength)
+        W, b = self._solve(data, scale, strength)
+        return {"W": W, "b": b, "strength": np.asarray(strength), **scale}
+
+    def _choose(
+        self, data: Labelled, scale: Parameters, strengths: Sequence[float]
+    ) -> float:
+        """Returns the strength of the smallest held-out negative log-likelihood.
+
+        From the strongest on, and no further than to where it rises: weak penalties
+        take longest to fit. Each fit starts from the one before.
+        """
+        folds = list(data.folds(self.seed))
+        best, least = max(strengths), math.inf
+        starts: list[Affine | None] = [None] * len(folds)
+        for strength in sorted(strengths, reverse=True):
+            total = 0.0
+            for i, (fitting, held_out) in enumerate(folds):
+                affine = starts[i] = self._solve(
+                    fitting, scale, strength, starts[i], _FOLD_TOLERANCE
+                )
+                log_p = log_softmax(self._mapped(held_out, scale, affine))
+                of_label = log_p[np.arange(len(held_out)), held_out.labels]
+                total -= float(held_out.weight @ of_label)
+            if total >= least:
+                break
+            best, least = strength, total
+        return best
+
+    def _mapped(self, data: Labelled, scale: Parameters, affine: Affine) -> np.ndarray:
+        mapped = affine(self._features(data.logits.astype("float64"), scale, np))
+        return mapped if data.masked is None else np.where(data.masked, -np.inf, mapped)
+
+    def _solve(
+        self,
+        data: Labelled,
+        scale: Parameters,
+        strength: float,
+        start: Affine | None = None,
+        tolerance: float = _TOLERANCE,
+    ) -> Affine:
+        optimize = require("scipy.optimize")
+        x = self._features(data.logits.astype("float64"), scale, np)
+        n, k = x.shape
+        # In units of 1/σ the entries of W have the curvature of those of b.
+        sigma = math.sqrt(float(np.mean(x**2))) or 1.0
+        weight = data.weight / data.total
+        of_label = np.arange(n), data.labels
+        masked = data.masked
+        penalty = self._penalty(strength, k, scale)
+        W, b = start or self._start(k, scale)
+
+        def unpack(theta: np.ndarray) -> Affine:
+            return Affine(theta[:-k].reshape(W.shape) / sigma, theta[-k:])
+
+        def objective(theta: np.ndarray) -> tuple[float, np.ndarray]:
+            affine = unpack(theta)
+            d = affine(x)
+            if masked is not None:
+                d[masked] = -np.inf
+            d -= d.max(axis=-1, keepdims=True)
+            d_y = d[of_label]
+            residual = np.exp(d, out=d)
+            total = residual.sum(axis=-1)
+            nll = weight @ (np.log(total) - d_y)
+            residual *= (weight / total)[:, None]
+            residual[of_label] -= weight
+            far = affine.W - penalty.centre
+            value = np.sum(penalty.on_w * far**2)
+            value += penalty.on_b * np.sum(affine.b**2)
+            if self._diagonal:
+                slope = np.einsum("ij,ij->j", residual, x)
+            else:
+                slope = residual.T @ x
+            slope += 2 * penalty.on_w * far
+            slope_b = residual.sum(axis=0) + 2 * penalty.on_b * affine.b
+            gradient = np.concatenate([slope.ravel() / sigma, slope_b])
+            return float(nll + value), gradient
+
+        result = optimize.minimize(
+            objective,
+            np.concatenate([W.ravel() * sigma, b]),
+            jac=True,
+            method="L-BFGS-B",
+            options={
+                "maxiter": _MOST_ITERATIONS,
+                "maxfun": 2 * _MOST_ITERATIONS,
+                "ftol": tolerance,
+                "gtol": 1e-4 * math.sqrt(tolerance) / k,
+            },
+        )
+        return unpack(np.asarray(result.x))
+
+    def _apply(self, logits: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
+        x = self._features(logits, parameters, ops)
+        W, b = parameters["W"], parameters["b"]
+        mapped = (x * W if self._diagonal else matmul(x, ops.transpose(W))) + b
+        return ops.softmax(ops.where(logits == -np.inf, -np.inf, mapped), axis=-1)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"strength": self.strength, "seed": self.seed, **super().get_config()}

@@ -1,0 +1,171 @@
+"""The labelled data that calibrators are fitted on, checked and in one form."""
+
+import importlib
+import math
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from keras_selcal._core.outputs import SUM_TOLERANCE, Outputs
+from keras_selcal._core.samples import Samples, row_blocks
+from keras_selcal._core.validation import refuse
+
+_FOLDS = 3
+
+
+def require(module: str) -> Any:
+    """Imports a module of an optional package."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = {"sklearn": "scikit-learn"}.get(
+            module.split(".")[0], module.split(".")[0]
+        )
+        raise ImportError(
+            f"This calibrator needs {package}: install it by "
+            "`pip install keras-selcal[calibrators]`."
+        ) from error
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """n samples with hard labels.
+
+    Attributes:
+        logits: (n, k), in float32 or float64; −∞ for a class that cannot occur.
+        labels: class indices (n,).
+        weight: (n,), all above 0: how many samples each one stands for.
+    """
+
+    logits: np.ndarray
+    labels: np.ndarray
+    weight: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, rows: Any) -> "Labelled":
+        return Labelled(self.logits[rows], self.labels[rows], self.weight[rows])
+
+    @property
+    def num_classes(self) -> int:
+        return int(self.logits.shape[-1])
+
+    @property
+    def total(self) -> float:
+        """The number of samples, each counted with its weight."""
+        return float(self.weight.sum())
+
+    @property
+    def one_class(self) -> bool:
+        """Whether all labels are the same."""
+        return bool((self.labels == self.labels[0]).all())
+
+    @property
+    def masked(self) -> np.ndarray | None:
+        """Which entries are −∞, (n, k), or None if none is."""
+        masked = np.isneginf(self.logits)
+        return masked if masked.any() else None
+
+    def hashes(self, seed: int) -> np.ndarray:
+        """Returns a pseudo-random integer for each sample, (n,).
+
+        It depends on the sample's logits alone, so that copies of a sample always
+        fall together: a weight of w equals w copies wherever data are split.
+        """
+        keys = np.random.default_rng(seed).integers(
+            1, 1 << 63, self.num_classes, dtype="uint64"
+        )
+        result = np.empty(len(self), "uint64")
+        for rows in row_blocks(self.logits.shape):
+            # Adding 0 turns −0 into 0.
+            bits = (self.logits[rows].astype("float32") + np.float32(0)).view("uint32")
+            result[rows] = (bits * keys).sum(axis=-1, dtype="uint64")
+        # The mixing steps of SplitMix64: each bit comes to depend on all of the sum's.
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            result = (result ^ (result >> np.uint64(shift))) * np.uint64(factor)
+        return result ^ (result >> np.uint64(31))
+
+    def folds(self, seed: int) -> Iterator[tuple["Labelled", "Labelled"]]:
+        """Yields the fitting and the held-out samples of each fold."""
+        fold = self.hashes(seed) % _FOLDS
+        for held_out in range(_FOLDS):
+            inside = fold == held_out
+            if inside.any() and not inside.all():
+                yield self[~inside], self[inside]
+
+
+def gather(
+    outputs: Outputs, logits: Any, labels: Any, sample_weight: Any = None
+) -> tuple[list[Labelled], float]:
+    """Returns checked data, and what a probability of 0 counts as.
+
+    There is one entry of data; for multi-label data, one with k = 2 for each label.
+    """
+    try:
+        samples = Samples.of(labels, logits, outputs, sample_weight)
+        parts = samples.split_labels()
+    except ValueError as error:
+        # The rules are those of the metrics, whose arguments have other names.
+        message = str(error).replace("y_true", "labels").replace("y_pred", "logits")
+        raise ValueError(message) from None
+    if outputs.from_logits:
+        _check_logits(samples.y_pred)
+        return [_labelled(part, part.y_pred) for part in parts], 0.0
+    p = samples.y_pred
+    if np.isnan(p).any():
+        refuse("logits", math.nan, "probabilities without NaN")
+    floor = float(p[p > 0].min()) / 2
+    return [
+        _labelled(part, np.log(np.maximum(part.y_pred, floor))) for part in parts
+    ], floor
+
+
+def _labelled(samples: Samples, logits: np.ndarray) -> Labelled:
+    """Returns samples with hard labels.
+
+    Soft labels become one sample for each class, with the label's mass as its weight.
+    """
+    labels, weight = samples.labels, samples.counts
+    if not samples.sparse:
+        rows, labels = np.nonzero(samples.labels > 0)
+        logits, weight = logits[rows], weight[rows] * samples.labels[rows, labels]
+    impossible = np.isneginf(logits[np.arange(len(labels)), labels])
+    if impossible.any():
+        refuse(
+            "labels",
+            int(labels[impossible][0]),
+            "classes that can occur; the logit of this one is −∞ in its sample",
+        )
+    return Labelled(logits, labels, weight)
+
+
+def _check_logits(rows: np.ndarray) -> None:
+    """Checks logits (n, k): no NaN, no +∞, and no probabilities in their place."""
+    bad = np.isnan(rows) | np.isposinf(rows)
+    if bad.any():
+        refuse("logits", rows[bad][0], "finite, or −∞ for a class that cannot occur")
+    nowhere = np.isneginf(rows).all(axis=-1)
+    if nowhere.any():
+        refuse("logits", rows[nowhere][0], "finite for at least one class of a sample")
+    if rows.min() < 0:
+        return
+    sums = rows.sum(axis=-1, dtype="float64")
+    one_hot = np.all((rows == 0) | (rows == 1))
+    if np.all(np.abs(sums - 1) <= SUM_TOLERANCE) and not one_hot:
+        refuse(
+            "logits",
+            rows[0],
+            "logits; each of these rows is non-negative and sums to one: pass "
+            "`from_logits=False` to the calibrator if they are probabilities",
+        )
+    # The first column of a sigmoid unit's logits is 0.
+    if rows.shape[-1] == 2 and not rows[:, 0].any() and 0 < rows.max() <= 1:
+        warnings.warn(
+            "All logits lie in [0, 1]. If they are probabilities of sigmoid units, "
+            "pass `from_logits=False` to the calibrator.",
+            stacklevel=4,
+        )

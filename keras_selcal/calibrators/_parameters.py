@@ -1,0 +1,82 @@
+"""Fitted parameters: as tensors, of several labels at once, and in a file."""
+
+import io
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_selcal._core.ops import TINY, Tensor
+
+Parameters = Mapping[str, np.ndarray]
+
+_PREFIX = "parameters/"
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a calibrator was fitted on.
+
+    Attributes:
+        num_classes: k, or the number of labels of multi-label data.
+        num_samples: n, each sample counted with its weight; None where it is not known.
+        floor: what a probability of 0 counts as.
+    """
+
+    num_classes: int
+    num_samples: float | None = None
+    floor: float = TINY
+
+
+def stack(each: Sequence[Parameters]) -> Parameters:
+    """Returns the parameters of all labels, with the labels in the first axis.
+
+    Curves with fewer knots are filled up with their last value.
+    """
+
+    def padded(name: str) -> list[np.ndarray]:
+        values = [np.asarray(parameters[name]) for parameters in each]
+        if values[0].ndim == 0:
+            return values
+        most = np.max([value.shape for value in values], axis=0)
+        return [
+            np.pad(
+                value,
+                [(0, int(m) - s) for m, s in zip(most, value.shape, strict=True)],
+                mode="edge",
+            )
+            for value in values
+        ]
+
+    return {name: np.stack(padded(name)) for name in each[0]}
+
+
+def to_tensors(parameters: Parameters, dtype: Any) -> dict[str, Tensor]:
+    """Returns the parameters as tensors of a dtype."""
+    return {
+        name: ops.cast(ops.convert_to_tensor(value), dtype)
+        for name, value in parameters.items()
+    }
+
+
+def write_file(
+    path: str | os.PathLike[str], record: Mapping[str, Any], parameters: Parameters
+) -> None:
+    """Writes an .npz file that holds a record as JSON, and arrays."""
+    content = io.BytesIO()
+    arrays: dict[str, Any] = {_PREFIX + name: x for name, x in parameters.items()}
+    np.savez(content, calibrator=np.asarray(json.dumps(record)), **arrays)
+    Path(path).write_bytes(content.getvalue())
+
+
+def read_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Parameters]:
+    """Returns what `write_file` has written."""
+    with np.load(path, allow_pickle=False) as file:
+        record = json.loads(str(file["calibrator"]))
+        names = [name for name in file.files if name.startswith(_PREFIX)]
+        return record, {name.removeprefix(_PREFIX): file[name] for name in names}
