@@ -19,7 +19,6 @@ import numpy as np
 import keras_selcal
 from recipes import data, losses, models
 from recipes.data.digits import LABEL_NOISE
-from recipes.data.split import stratified_holdout
 from recipes.distribution import ONE, Distribution
 from recipes.evaluation import evaluate
 from recipes.optimizers import L2SGD
@@ -157,8 +156,8 @@ def load_data(task: Task) -> data.Dataset:
         )
     if task.subset == len(dataset.train):
         return dataset
-    _, drawn = stratified_holdout(dataset.train.y, task.subset, seed=0)
-    return dataclasses.replace(dataset, train=dataset.train[drawn])
+    _, drawn = dataset.train.hold_out(seed=0, size=task.subset)
+    return dataclasses.replace(dataset, train=drawn)
 
 
 def learning_rate(settings: Settings, epoch: int) -> float:

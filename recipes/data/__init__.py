@@ -1,7 +1,8 @@
-"""Data sets, by name, and batches of them."""
+"""Data sets by name, and batches of their images."""
 
-from typing import Any
+import os
 
+from keras_selcal._core.validation import refuse
 from recipes.data import cifar, digits, folder, tiny_imagenet
 from recipes.data.base import DataError, Dataset, Preprocessing, Split
 from recipes.data.pipeline import Batches
@@ -21,7 +22,7 @@ NAMES = ("cifar10", "cifar100", "tiny-imagenet", "digits")
 
 def load(
     name: str,
-    data_dir: Any = None,
+    data_dir: str | os.PathLike[str] | None = None,
     *,
     seed: int = 0,
     image_size: int | None = None,
@@ -30,24 +31,22 @@ def load(
     """Returns a data set, with validation images held out of its training images.
 
     Args:
-        name: one of `NAMES`, or `"folder:PATH"` for images in a folder for each class.
-        data_dir: where the data is, in one of the forms that `cifar.load` and
-            `tiny_imagenet.load` tell. CIFAR is downloaded by Keras without.
-        seed: which images are held out: 5,000 of CIFAR and Tiny-ImageNet, a fifth of
-            the others, stratified.
-        image_size: height and width of a model's input, as `Settings.image_size` has
-            it. Defaults to that of the images.
-        label_noise: share of wrong labels, of digits.
+        name: one of `NAMES`, or `"folder:PATH"` for your own images, in a folder for
+            each class.
+        data_dir: path of the data, in one of the forms that `cifar.load` and
+            `tiny_imagenet.load` describe. If None, Keras downloads CIFAR.
+        seed: seed of the stratified hold-out: a fifth of the training images, at most
+            5,000.
+        image_size: height and width of a model's input. Defaults to the size of the
+            images.
+        label_noise: share of wrong labels in digits.
     """
     kind, _, path = name.partition(":")
     if kind == "folder" and path:
         size = image_size or folder.IMAGE_SIZE
         dataset = folder.load(path, seed=seed, image_size=size)
     elif name not in NAMES:
-        raise ValueError(
-            f"`dataset` must be one of {', '.join(NAMES)} or folder:PATH. "
-            f"Received: dataset={name!r}"
-        )
+        refuse("dataset", name, f"one of {', '.join(NAMES)} or folder:PATH")
     elif name == "digits":
         dataset = digits.load(seed=seed, label_noise=label_noise)
     elif name == "tiny-imagenet":

@@ -1,20 +1,23 @@
-"""What a data set is: three splits, the names of its classes, its preprocessing."""
+"""A data set: three splits, the names of its classes, and its preprocessing."""
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+
+from keras_selcal._core.validation import check_choice
 
 AUGMENTATIONS = ("crop_flip", "flip", "none")
 
 
 class DataError(ValueError):
-    """Data that is missing, or is not what it should be."""
+    """Data that is missing or not in the expected form."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """Images (n, h, w, c), uint8 or float32, and class indices (n,), int32."""
+    """Images (n, h, w, c) of type uint8, and class indices (n,) of type int32."""
 
     x: np.ndarray
     y: np.ndarray
@@ -22,25 +25,48 @@ class Split:
     def __len__(self) -> int:
         return len(self.y)
 
-    def __getitem__(self, index) -> "Split":
+    def __getitem__(self, index: Any) -> "Split":
         return Split(self.x[index], self.y[index])
+
+    def hold_out(self, seed: int, size: int | None = None) -> tuple["Split", "Split"]:
+        """Returns two splits: the samples that are kept, and those held out.
+
+        The hold-out is stratified by class.
+
+        Args:
+            seed: decides which samples are held out.
+            size: number of samples to hold out. Defaults to a fifth, at most 5,000.
+        """
+        from sklearn.model_selection import train_test_split
+
+        size = min(len(self) // 5, 5000) if size is None else size
+        try:
+            kept, held = train_test_split(
+                np.arange(len(self)), test_size=size, random_state=seed, stratify=self.y
+            )
+        except ValueError as error:
+            raise DataError(
+                f"cannot hold out {size} of {len(self)} images by class: {error}"
+            ) from error
+        return self[np.sort(kept)], self[np.sort(held)]
 
 
 @dataclass(frozen=True)
 class Preprocessing:
     """How an image becomes a model's input: (image / scale − mean) / std.
 
-    Every field is a number, a string or a tuple, so that `dataclasses.asdict` goes into
-    a JSON file and `Preprocessing(**fields)` comes back from it.
+    Every field is a number, a string or a tuple, so that `dataclasses.asdict` can be
+    written to a JSON file, and `Preprocessing(**fields)` restores it.
 
     Args:
         image_size: (height, width) of the model's input. Images of another size are
-            resized, bilinearly.
+            resized by bilinear interpolation.
         mean: mean of each channel, of images divided by `scale`.
-        std: standard deviation of each channel, likewise.
+        std: standard deviation of each channel, of images divided by `scale`.
         scale: the largest pixel value.
-        augmentation: of training images: `"crop_flip"` (pad by `padding` black pixels,
-            crop at random, flip half of them), `"flip"`, or `"none"`.
+        augmentation: augmentation of training images: `"crop_flip"` (pad by `padding`
+            black pixels, crop at random, flip half of the images), `"flip"` or
+            `"none"`.
         padding: black pixels on each side before a random crop.
     """
 
@@ -52,18 +78,14 @@ class Preprocessing:
     padding: int = 4
 
     def __post_init__(self) -> None:
-        if self.augmentation not in AUGMENTATIONS:
-            raise ValueError(
-                f"`augmentation` must be one of {', '.join(AUGMENTATIONS)}. "
-                f"Received: augmentation={self.augmentation!r}"
-            )
+        check_choice("augmentation", self.augmentation, AUGMENTATIONS)
         for field in ("image_size", "mean", "std"):  # JSON has no tuples
             object.__setattr__(self, field, tuple(getattr(self, field)))
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Training images (those held out for validation removed), validation, test."""
+    """Training images without those held out for validation, validation, and test."""
 
     name: str
     train: Split
@@ -74,6 +96,7 @@ class Dataset:
 
     @property
     def num_classes(self) -> int:
+        """The number of classes."""
         return len(self.class_names)
 
     @property
@@ -82,9 +105,9 @@ class Dataset:
         return (*self.preprocessing.image_size, self.train.x.shape[-1])
 
     def resized(self, image_size: int) -> "Dataset":
-        """Returns the same images for a model of larger inputs, as transformers take.
+        """Returns the same images for a model with larger inputs.
 
-        They are resized batch by batch; training images are flipped, not cropped.
+        They are resized batch by batch; training images are flipped but not cropped.
         """
         preprocessing = dataclasses.replace(
             self.preprocessing,

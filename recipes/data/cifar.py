@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100, in every form that they are handed around in."""
+"""CIFAR-10 and CIFAR-100, in every form in which they are distributed."""
 
 import io
 import os
@@ -8,24 +8,26 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from recipes.data.base import DataError, Dataset, Preprocessing, Split
-from recipes.data.split import holdout_size, stratified_holdout
 
-HELD_OUT = 5000
+# (x, y) to train on, (x, y) to test on, before they are checked.
+Arrays = tuple[Any, Any]
 
 
 class _Form(NamedTuple):
-    """What tells the two data sets apart."""
+    """How the files and classes of the two data sets differ."""
 
     folder: str
     archive: str
     train: tuple[str, ...]
     test: str
     labels: bytes
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
     class_names: tuple[str, ...]
 
 
@@ -40,6 +42,9 @@ _FORMS = {
         train=tuple(f"data_batch_{i}" for i in range(1, 6)),
         test="test_batch",
         labels=b"labels",
+        # Channel means and deviations that Mukhoti et al. (2020) use.
+        mean=(0.4914, 0.4822, 0.4465),
+        std=(0.2023, 0.1994, 0.2010),
         class_names=_words(
             "airplane automobile bird cat deer dog frog horse ship truck"
         ),
@@ -50,6 +55,9 @@ _FORMS = {
         train=("train",),
         test="test",
         labels=b"fine_labels",
+        # The values that are commonly published for its training images.
+        mean=(0.5071, 0.4865, 0.4409),
+        std=(0.2673, 0.2564, 0.2762),
         class_names=_words(
             """apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl
             boy bridge bus butterfly camel can castle caterpillar cattle chair
@@ -66,79 +74,72 @@ _FORMS = {
     ),
 }
 
-# Channel means and deviations that Mukhoti et al. (2020) use for both data sets.
-_PREPROCESSING = Preprocessing(
-    image_size=(32, 32),
-    mean=(0.4914, 0.4822, 0.4465),
-    std=(0.2023, 0.1994, 0.2010),
-    augmentation="crop_flip",
-)
 
-
-def load(name: str, data_dir=None, *, seed: int = 0) -> Dataset:
-    """Returns CIFAR-10 or CIFAR-100, 5,000 training images held out.
-
-    Of an incomplete set a fifth is held out, if that is less.
+def load(
+    name: str, data_dir: str | os.PathLike[str] | None = None, *, seed: int = 0
+) -> Dataset:
+    """Returns CIFAR-10 or CIFAR-100, with 5,000 training images held out.
 
     Args:
         name: `"cifar10"` or `"cifar100"`.
-        data_dir: the original python folder, a folder that it or its archive is in, the
-            archive (.tar.gz), or an .npz file of x_train, y_train, x_test and y_test.
-            None: Keras's loader, which downloads what it does not have.
-        seed: of the hold-out.
+        data_dir: the original python folder, its archive (.tar.gz), an .npz file of
+            x_train, y_train, x_test and y_test, or a folder that holds one of them
+            (the file as `cifar10.npz` or `cifar100.npz`). None uses Keras's loader,
+            which downloads missing files.
+        seed: seed of the hold-out.
     """
     form = _FORMS[name]
     if data_dir is None:
-        source, arrays = f"Keras's {name}", _from_keras(name)
+        source, arrays = Path(f"keras.datasets.{name}"), _from_keras(name)
     else:
         source, arrays = _from_path(name, Path(data_dir).expanduser())
     training, test = (_checked(source, x, y, len(form.class_names)) for x, y in arrays)
-    size = holdout_size(len(training), HELD_OUT)
-    kept, held = stratified_holdout(training.y, size, seed)
+    train, val = training.hold_out(seed)
     return Dataset(
         name=name,
-        train=training[kept],
-        val=training[held],
+        train=train,
+        val=val,
         test=test,
         class_names=form.class_names,
-        preprocessing=_PREPROCESSING,
+        preprocessing=Preprocessing(
+            (32, 32), form.mean, form.std, augmentation="crop_flip"
+        ),
     )
 
 
-def _from_path(name: str, path: Path):
-    """Returns what was read, and ((x, y) to train on, (x, y) to test on)."""
+def _from_path(name: str, path: Path) -> tuple[Path, Arrays]:
+    """Returns the file or folder that was read, and its arrays."""
     form = _FORMS[name]
-    if path.is_file():
-        read = _npz if path.suffix == ".npz" else _archive
-        return path, read(path, form)
-    folders = (path, path / form.folder)
-    for folder in folders:
-        if (folder / form.test).is_file():
-            return folder, _folder(folder, form)
-    archive = path / form.archive
-    if archive.is_file():
-        return archive, _archive(archive, form)
+    for place in (path, path / form.folder):
+        if (place / form.test).is_file():
+            return place, _folder(place, form)
+    for place in (path, path / f"{name}.npz", path / form.archive):
+        if place.is_file():
+            read = _npz if place.suffix == ".npz" else _archive
+            return place, read(place, form)
     raise DataError(
-        f"{name} is not there. Looked for {form.test} in {path} and in "
-        f"{path / form.folder}, and for {archive}. {how_to_get(name)}"
+        f"{name} was not found. Looked for {form.test} in {path} and in "
+        f"{path / form.folder}, and for {name}.npz and {form.archive} in {path}. "
+        f"{how_to_get(name)}"
     )
 
 
 def how_to_get(name: str) -> str:
-    """Returns a sentence that tells where the data set is to be had."""
+    """Returns a sentence that says where to get the data set."""
     archive = _FORMS[name].archive
     return (
-        f"Download https://www.cs.toronto.edu/~kriz/{archive} and give its path, or "
+        f"Download https://www.cs.toronto.edu/~kriz/{archive} and pass its path, or "
         "that of an .npz file with x_train, y_train, x_test and y_test, as data_dir."
     )
 
 
-def _from_keras(name: str):
+def _from_keras(name: str) -> Arrays:
     import keras
 
     try:
-        return getattr(keras.datasets, name).load_data()
-    except Exception as error:  # Keras raises a plain Exception where it has no network
+        arrays: Arrays = getattr(keras.datasets, name).load_data()
+        return arrays
+    except Exception as error:  # Keras raises a plain Exception without a network
         folder = Path(os.environ.get("KERAS_HOME", "~/.keras"), "datasets")
         raise DataError(
             f"{name} is not in {folder}, and Keras could not download it ({error}). "
@@ -146,7 +147,7 @@ def _from_keras(name: str):
         ) from error
 
 
-def _npz(path: Path, form: _Form):
+def _npz(path: Path, form: _Form) -> Arrays:
     try:
         with np.load(path, allow_pickle=False) as data:
             arrays = [data[key] for key in ("x_train", "y_train", "x_test", "y_test")]
@@ -159,7 +160,7 @@ def _npz(path: Path, form: _Form):
     return arrays[:2], arrays[2:]
 
 
-def _folder(folder: Path, form: _Form):
+def _folder(folder: Path, form: _Form) -> Arrays:
     def read(file: str) -> bytes:
         try:
             return (folder / file).read_bytes()
@@ -169,16 +170,18 @@ def _folder(folder: Path, form: _Form):
     return _batches(folder, form, read)
 
 
-def _archive(path: Path, form: _Form):
-    """Reads the files in memory: nothing is extracted."""
-    files = {}
+def _archive(path: Path, form: _Form) -> Arrays:
+    """Reads the files in memory; nothing is extracted to disk."""
+    files: dict[str, bytes] = {}
     try:
         with tarfile.open(path) as archive:
             for member in archive:
                 name = Path(member.name).name
-                if name in (*form.train, form.test) and member.isfile():
-                    files[name] = archive.extractfile(member).read()
-            while archive.fileobj.read(1 << 20):  # at its end a checksum is compared
+                content = archive.extractfile(member)
+                if name in (*form.train, form.test) and content is not None:
+                    files[name] = content.read()
+            # The checksum is compared at the end of the file.
+            while archive.fileobj is not None and archive.fileobj.read(1 << 20):
                 pass
     except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
         raise DataError(
@@ -193,10 +196,10 @@ def _archive(path: Path, form: _Form):
     return _batches(path, form, read)
 
 
-def _batches(place: Path, form: _Form, read: Callable[[str], bytes]):
-    """Returns the images and labels of the files of the original layout."""
+def _batches(place: Path, form: _Form, read: Callable[[str], bytes]) -> Arrays:
+    """Returns the images and labels in files of the original layout."""
 
-    def batch(file: str):
+    def batch(file: str) -> tuple[np.ndarray, np.ndarray]:
         content = read(file)
         try:
             fields = _Unpickler(io.BytesIO(content), encoding="bytes").load()
@@ -218,11 +221,10 @@ def _batches(place: Path, form: _Form, read: Callable[[str], bytes]):
 class _Unpickler(pickle.Unpickler):
     """Reads pickles of plain containers and NumPy arrays, and refuses all others.
 
-    A pickle can name any function to be called: that of an archive from elsewhere is
-    not to be trusted.
+    A pickle can call any function, and the archive comes from the internet.
     """
 
-    def find_class(self, module: str, name: str):
+    def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("numpy", "ndarray"):
             return np.ndarray
         if (module, name) == ("numpy", "dtype"):
@@ -234,21 +236,21 @@ class _Unpickler(pickle.Unpickler):
                 return _RECONSTRUCT
             if name == "_frombuffer":
                 return _FROMBUFFER
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is refused")
+        raise pickle.UnpicklingError(f"it uses {module}.{name}, which is not allowed")
 
 
 def _encode(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-# NumPy's own helpers, whose module has moved between versions.
-_RECONSTRUCT = np.zeros(0).__reduce__()[0]
-_FROMBUFFER = np.zeros(1).__reduce_ex__(5)[0]
+# NumPy's own helpers, whose module differs between versions.
+_RECONSTRUCT: Any = np.zeros(0).__reduce__()[0]
+_FROMBUFFER: Any = np.zeros(1).__reduce_ex__(5)[0]
 
 
-def _checked(source, x, y, num_classes: int) -> Split:
+def _checked(source: Path, x: Any, y: Any, num_classes: int) -> Split:
     x, y = np.asarray(x), np.asarray(y)
-    if y.shape == (len(x), 1):  # as Keras has them
+    if y.shape == (len(x), 1):  # the shape of Keras's labels
         y = y[:, 0]
     if x.dtype != np.uint8 or x.shape[1:] != (32, 32, 3):
         raise DataError(
@@ -257,7 +259,7 @@ def _checked(source, x, y, num_classes: int) -> Split:
         )
     if y.shape != (len(x),) or not np.issubdtype(y.dtype, np.integer):
         raise DataError(
-            f"{source}: there must be an integer label for each of {len(x)} images. "
+            f"{source}: each of the {len(x)} images needs an integer label. "
             f"Received: {y.dtype} of shape {y.shape}"
         )
     if not len(y) or y.min() < 0 or y.max() >= num_classes:

@@ -1,29 +1,31 @@
-"""Images of one's own: a folder for each class."""
+"""Your own images: a folder for each class."""
 
+import os
 from pathlib import Path
 
 import numpy as np
 
 from recipes.data.base import DataError, Dataset, Preprocessing, Split
 from recipes.data.images import SUFFIXES, read_images
-from recipes.data.split import holdout_size, stratified_holdout
 
 IMAGE_SIZE = 64
 _SEED = 0
 
 
-def load(path, *, seed: int = 0, image_size: int = IMAGE_SIZE) -> Dataset:
-    """Returns the images of a folder that has a folder for each class.
+def load(
+    path: str | os.PathLike[str], *, seed: int = 0, image_size: int = IMAGE_SIZE
+) -> Dataset:
+    """Returns the images of a folder that has a subfolder for each class.
 
-    The folders of classes are in `path` itself, or in its folders `train`, `val` and
-    `test`. What of these is missing is a fifth of the training images, stratified: the
-    test images always the same, the validation images by `seed`. Images are resized and
-    cropped to a square, and normalised by the means and deviations of the training
-    images.
+    The folders of classes are in `path` itself, or in its subfolders `train`, `val` and
+    `test`. If `val` or `test` is missing, a fifth of the training images, at most
+    5,000, is held out instead, stratified by class: the test images are always the
+    same, the validation images depend on `seed`. Images are resized and cropped to a
+    square, and normalised by the means and deviations of the training images.
 
     Args:
         path: the folder.
-        seed: of the hold-out.
+        seed: seed of the hold-out.
         image_size: height and width of the images.
     """
     root = Path(path).expanduser()
@@ -46,7 +48,10 @@ def load(path, *, seed: int = 0, image_size: int = IMAGE_SIZE) -> Dataset:
     }
     for part, by in (("test", _SEED), ("val", seed)):
         if part not in splits:
-            splits["train"], splits[part] = _part(parts["train"], splits["train"], by)
+            try:
+                splits["train"], splits[part] = splits["train"].hold_out(by)
+            except DataError as error:
+                raise DataError(f"{parts['train']}: {error}") from error
     mean, std = _moments(splits["train"].x)
     return Dataset(
         name=f"folder:{path}",
@@ -66,7 +71,8 @@ def _class_folders(folder: Path) -> list[Path]:
 
 def _read(folder: Path, names: tuple[str, ...], image_size: int) -> Split:
     index = {name: i for i, name in enumerate(names)}
-    paths, labels = [], []
+    paths: list[Path] = []
+    labels: list[int] = []
     for of_class in _class_folders(folder):
         if of_class.name not in index:
             raise DataError(f"{of_class} is a class without training images.")
@@ -82,35 +88,19 @@ def _read(folder: Path, names: tuple[str, ...], image_size: int) -> Split:
         paths += files
         labels += [index[of_class.name]] * len(files)
     if not paths:
-        raise DataError(f"{folder} has no folders of classes.")
+        raise DataError(f"{folder} has no folder for a class.")
     images = read_images(paths, image_size, fit=True)
     return Split(images, np.asarray(labels, "int32"))
 
 
-def _part(folder: Path, split: Split, seed: int) -> tuple[Split, Split]:
-    size = holdout_size(len(split))
-    if not size:
-        raise DataError(
-            f"{folder} has {len(split)} images: too few to hold a fifth out."
-        )
-    try:
-        kept, held = stratified_holdout(split.y, size, seed)
-    except ValueError as error:
-        raise DataError(f"{folder} has too few images of a class: {error}") from error
-    return split[kept], split[held]
-
-
-def _moments(images: np.ndarray):
+def _moments(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Returns mean and standard deviation of each channel, of images / 255."""
-    counts = [
-        np.bincount(images[..., c].ravel(), minlength=256)
-        for c in range(images.shape[-1])
-    ]
-    values = np.arange(256) / 255
-    mean = [np.average(values, weights=count) for count in counts]
-    std = [
-        np.sqrt(np.average((values - m) ** 2, weights=count))
-        for m, count in zip(mean, counts, strict=True)
-    ]
-    # A channel without contrast is left as it is.
-    return tuple(float(m) for m in mean), tuple(float(s) or 1.0 for s in std)
+    mean, std = [], []
+    for channel in np.moveaxis(images, -1, 0):
+        counts = np.bincount(channel.ravel(), minlength=256)
+        values = np.arange(256) / 255
+        mean.append(float(np.average(values, weights=counts)))
+        variance = np.average((values - mean[-1]) ** 2, weights=counts)
+        # A channel without contrast is not scaled.
+        std.append(float(np.sqrt(variance)) or 1.0)
+    return tuple(mean), tuple(std)

@@ -3,23 +3,27 @@
 import math
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import keras
 import numpy as np
 
+from keras_selcal._core.validation import check_count
 from recipes.data.base import Preprocessing, Split
+from recipes.data.images import resize
+
+Batch = tuple[np.ndarray, np.ndarray]
 
 
 class Batches(keras.utils.PyDataset):
     """Batches of a split, for `fit`, `evaluate` and `predict` on any backend.
 
-    Order and augmentation depend on (seed, epoch, index) alone: whatever came before, a
-    resumed run sees the batches that an undisturbed one would have seen. The last batch
-    may be short.
+    Order and augmentation depend only on (seed, epoch, index), so that a resumed run
+    sees the same batches as an uninterrupted one. The last batch may be smaller.
 
-    Keras tells a data set neither which epoch it is nor whether an epoch that ends was
-    only a look at the first batch, so `callback` tells it; and `fit` must leave the
-    order alone:
+    Keras does not tell a data set which epoch it is, nor whether it only read the first
+    batch to build the model. Pass `callback` to `fit`, which sets the epoch, and do not
+    let `fit` shuffle:
 
     ```python
     batches = Batches(data.train, data.preprocessing, 128, training=True, seed=0)
@@ -30,10 +34,10 @@ class Batches(keras.utils.PyDataset):
         split: images and labels.
         preprocessing: normalisation, size and augmentation.
         batch_size: number of images in a batch.
-        training: whether to shuffle and to augment.
-        seed: of order and augmentation.
+        training: whether to shuffle and augment.
+        seed: seed of order and augmentation.
         epoch: the first epoch.
-        workers: threads that prepare the next batches; 0 for none.
+        workers: number of threads that prepare the next batches.
     """
 
     def __init__(
@@ -47,21 +51,31 @@ class Batches(keras.utils.PyDataset):
         epoch: int = 0,
         workers: int = 1,
     ) -> None:
-        # Keras's own workers mix up batches when a model is built by `fit`: the batches
-        # they have read ahead then come first in the first epoch, and others never.
+        # Keras's own workers mix up batches if `fit` builds the model: batches that
+        # they read ahead come first in the first epoch, and others never come.
         super().__init__(workers=1)
         if not len(split):
             raise ValueError("`split` must have at least one sample. Received: none")
-        if batch_size < 1:
+        check_count("batch_size", batch_size)
+        channels = split.x.shape[-1]
+        if len(preprocessing.mean) != channels or len(preprocessing.std) != channels:
             raise ValueError(
-                f"`batch_size` must be at least 1. Received: batch_size={batch_size}"
+                f"`preprocessing` is for images of {len(preprocessing.mean)} channels. "
+                f"Received: images of {channels} channels"
             )
         self.split = split
         self.preprocessing = preprocessing
         self.batch_size = batch_size
         self.training = training
         self.seed = seed
-        self._inputs = Inputs(preprocessing, split.x.shape[1:])
+        # One factor for each value of a row: NumPy is slow along an axis of length 3.
+        width = preprocessing.image_size[1]
+        mean, std = (
+            np.tile(preprocessing.mean, width),
+            np.tile(preprocessing.std, width),
+        )
+        self._factor = (1 / (preprocessing.scale * std)).astype("float32")
+        self._offset = (-mean / std).astype("float32")
         self._threads = workers
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
@@ -69,7 +83,7 @@ class Batches(keras.utils.PyDataset):
 
     @property
     def epoch(self) -> int:
-        """The epoch whose batches are given."""
+        """The epoch whose batches are returned."""
         return self._epoch
 
     @epoch.setter
@@ -77,33 +91,34 @@ class Batches(keras.utils.PyDataset):
         with self._lock:
             self._epoch = epoch
             self._begun = 0
-            self._ahead: dict[int, Future] = {}
+            self._ahead: dict[int, Future[Batch]] = {}
             self._order = np.arange(len(self.split))
             if self.training:
                 self._order = self._rng(0).permutation(len(self.split))
 
     @property
     def callback(self) -> keras.callbacks.Callback:
-        """A callback for `fit` that keeps `epoch` in step."""
+        """A callback for `fit` that sets `epoch`."""
 
-        def follow(epoch, logs=None):
+        def follow(epoch: int, logs: Any = None) -> None:
             self.epoch = epoch
 
         return keras.callbacks.LambdaCallback(on_epoch_begin=follow)
 
     def on_epoch_begin(self) -> None:
-        # Once to build the model, once to train: a third time is another epoch.
+        # Keras calls this once to build the model and once to train. A third call means
+        # that the epoch was not set.
         self._begun += 1
         if self.training and self._begun > 2:
             raise RuntimeError(
-                f"Epoch {self.epoch} begins again: give `fit` this data set's "
-                "callback, `callbacks=[batches.callback]`."
+                f"Epoch {self.epoch} was started twice. Pass the callback of this data "
+                "set to `fit`: `callbacks=[batches.callback]`."
             )
 
     def __len__(self) -> int:
         return math.ceil(len(self.split) / self.batch_size)
 
-    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+    def __getitem__(self, index: int) -> Batch:
         if not 0 <= index < len(self):
             raise IndexError(f"There are {len(self)} batches. Received: index={index}")
         if not self._threads:
@@ -119,62 +134,33 @@ class Batches(keras.utils.PyDataset):
             self._ahead = ahead
         return ahead[index].result()
 
-    def _batch(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+    def _batch(self, index: int) -> Batch:
         start = index * self.batch_size
-        chosen = self._order[start : start + self.batch_size]
+        chosen: Any = slice(start, start + self.batch_size)
         if not self.training:
-            chosen = slice(start, start + self.batch_size)
-        rng = self._rng(1 + index) if self.training else None
-        return self._inputs(self.split.x[chosen], rng), self.split.y[chosen]
+            return self._inputs(self.split.x[chosen]), self.split.y[chosen]
+        chosen = self._order[chosen]
+        images = self.split.x[chosen]
+        images = augment(images, self.preprocessing, self._rng(1 + index))
+        return self._inputs(images), self.split.y[chosen]
+
+    def _inputs(self, images: np.ndarray) -> np.ndarray:
+        """Returns resized and normalised images, float32."""
+        if images.shape[1:3] != self.preprocessing.image_size:
+            images = resize(images, self.preprocessing.image_size)
+        rows = images.reshape(*images.shape[:2], -1).astype("float32")
+        rows *= self._factor
+        rows += self._offset
+        return rows.reshape(images.shape)
 
     def _rng(self, *key: int) -> np.random.Generator:
         return np.random.default_rng((self.seed, self._epoch, *key))
 
 
-class Inputs:
-    """Turns images into a model's inputs, many at a time.
-
-    Args:
-        preprocessing: normalisation, size and augmentation.
-        image_shape: (height, width, channels) of the images.
-    """
-
-    def __init__(self, preprocessing: Preprocessing, image_shape) -> None:
-        self.preprocessing = p = preprocessing
-        height, width, channels = image_shape
-        if len(p.mean) != channels or len(p.std) != channels:
-            raise ValueError(
-                f"`preprocessing` is for images of {len(p.mean)} channels. "
-                f"Received: images of {channels} channels"
-            )
-        # One factor for each value of a row: NumPy is slow along an axis of 3.
-        mean, std = np.tile(p.mean, width), np.tile(p.std, width)
-        self._factor = (1 / (p.scale * std)).astype("float32")
-        self._offset = (-mean / std).astype("float32")
-        self._resize = None
-        if (height, width) != p.image_size:
-            self._resize = Resize((height, width), p.image_size, channels)
-
-    def __call__(self, images: np.ndarray, rng=None) -> np.ndarray:
-        """Returns inputs (n, height, width, channels), float32.
-
-        Args:
-            images: (n, h, w, c).
-            rng: source of the augmentation; none is done without.
-        """
-        if rng is not None:
-            images = augment(images, self.preprocessing, rng)
-        n, height, _, channels = images.shape
-        inputs = images.reshape(n, height, -1).astype("float32")
-        inputs *= self._factor
-        inputs += self._offset
-        if self._resize is not None:
-            inputs = self._resize(inputs)
-        return inputs.reshape(n, *self.preprocessing.image_size, channels)
-
-
-def augment(images, preprocessing: Preprocessing, rng) -> np.ndarray:
-    """Returns the images cropped at random and flipped, each in its own way."""
+def augment(
+    images: np.ndarray, preprocessing: Preprocessing, rng: np.random.Generator
+) -> np.ndarray:
+    """Returns the images, each cropped and flipped at random."""
     if preprocessing.augmentation == "none":
         return images
     n, height, width, channels = images.shape
@@ -187,76 +173,10 @@ def augment(images, preprocessing: Preprocessing, rng) -> np.ndarray:
         images = np.pad(images, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
         shift = rng.integers(0, 2 * pad + 1, (2, n, 1))
         rows, columns = rows + shift[0], columns + shift[1]
-    # All from one list of pixels, each a single item: thrice as fast as three indices.
+    # Taking whole pixels from a flat array is three times as fast as three indices.
     padded_height, padded_width = images.shape[1:3]
     rows = rows + padded_height * np.arange(n)[:, None]
     pixels = rows[:, :, None] * padded_width + columns[:, None, :]
     pixel = np.dtype((np.void, images.itemsize * channels))
     taken = np.ascontiguousarray(images).view(pixel).reshape(-1).take(pixels)
     return taken.view(images.dtype).reshape(n, height, width, channels)
-
-
-class Resize:
-    """Bilinear resizing of many images at once, by products of small matrices.
-
-    A new pixel lies between two old ones, so nearly all of a matrix of interpolation is
-    zero: it is cut into bands of rows, and each multiplies only what it reaches.
-
-    Args:
-        size: (height, width) of the images.
-        new_size: that of the result.
-        channels: number of channels.
-    """
-
-    def __init__(self, size, new_size, channels: int) -> None:
-        (self.height, self.width), (new_height, new_width) = size, new_size
-        self.shape = (new_height, new_width * channels)
-        self._rows = list(_bands(interpolation(self.height, new_height)))
-        each = np.eye(channels, dtype="float32")
-        self._columns = [
-            (_times(new, channels), _times(old, channels), np.kron(band, each).T.copy())
-            for new, old, band in _bands(interpolation(self.width, new_width))
-        ]
-
-    def __call__(self, images: np.ndarray) -> np.ndarray:
-        """Returns images (n, h, w · c) as (n, new h, new w · c)."""
-        n = len(images)
-        wide = np.empty((n * self.height, self.shape[1]), "float32")
-        flat = images.reshape(n * self.height, -1)
-        for new, old, band in self._columns:
-            np.matmul(flat[:, old], band, out=wide[:, new])
-        wide = wide.reshape(n, self.height, -1)
-        resized = np.empty((n, *self.shape), "float32")
-        for new, old, band in self._rows:
-            np.matmul(band, wide[:, old], out=resized[:, new])
-        return resized
-
-
-def interpolation(size: int, new_size: int) -> np.ndarray:
-    """Returns the (new_size, size) matrix of bilinear interpolation in one direction.
-
-    Pixels are areas: the centre of the new pixel i lies at (i + ½) · size / new_size.
-    Where images shrink, the kernel widens with the ratio, so that no pixel is lost.
-    """
-    ratio = size / new_size
-    reach = max(ratio, 1.0)
-    centres = (np.arange(new_size) + 0.5) * ratio
-    distance = np.abs(centres[:, None] - (np.arange(size) + 0.5)) / reach
-    weights = np.maximum(1 - distance, 0)
-    return (weights / weights.sum(axis=1, keepdims=True)).astype("float32")
-
-
-_BAND = 16
-
-
-def _bands(matrix: np.ndarray):
-    """Yields (rows, columns, block) that make up a matrix of mostly zeros."""
-    for start in range(0, len(matrix), _BAND):
-        rows = slice(start, min(start + _BAND, len(matrix)))
-        reached = np.flatnonzero(matrix[rows].any(axis=0))
-        columns = slice(reached[0], reached[-1] + 1)
-        yield rows, columns, matrix[rows, columns].copy()
-
-
-def _times(part: slice, factor: int) -> slice:
-    return slice(part.start * factor, part.stop * factor)

@@ -1,18 +1,18 @@
 """Tiny-ImageNet: 200 classes, 64×64 pixels, in its original folder layout."""
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from recipes.data.base import DataError, Dataset, Preprocessing, Split
 from recipes.data.images import read_images
-from recipes.data.split import holdout_size, stratified_holdout
 
-HELD_OUT = 5000
 _FOLDER = "tiny-imagenet-200"
 _URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
 
-# Channel means and deviations that Mukhoti et al. (2020) use: ImageNet's.
+# The channel means and deviations of ImageNet, which Mukhoti et al. (2020) use.
 _PREPROCESSING = Preprocessing(
     image_size=(64, 64),
     mean=(0.485, 0.456, 0.406),
@@ -21,48 +21,50 @@ _PREPROCESSING = Preprocessing(
 )
 
 
-def load(data_dir=None, *, seed: int = 0) -> Dataset:
-    """Returns Tiny-ImageNet, 5,000 training images held out.
+def load(data_dir: str | os.PathLike[str] | None = None, *, seed: int = 0) -> Dataset:
+    """Returns Tiny-ImageNet, with 5,000 training images held out.
 
-    The test images are those of the folder `val`: the original test images have no
-    labels. Of an incomplete set a fifth is held out, if that is less than 5,000.
+    The test images are those of the folder `val`, because the original test images have
+    no labels.
 
     Args:
-        data_dir: the folder `tiny-imagenet-200`, or the folder that it is in.
-        seed: of the hold-out.
+        data_dir: the folder `tiny-imagenet-200`, or the folder that contains it.
+        seed: seed of the hold-out.
     """
     root = _root(data_dir)
     wnids = sorted(_lines(root / "wnids.txt"))
     index = {wnid: i for i, wnid in enumerate(wnids)}
-    training = _read(*_training_files(root, index))
-    size = holdout_size(len(training), HELD_OUT)
-    kept, held = stratified_holdout(training.y, size, seed)
+    train, val = _read(*_training_files(root, index)).hold_out(seed)
     return Dataset(
         name="tiny-imagenet",
-        train=training[kept],
-        val=training[held],
+        train=train,
+        val=val,
         test=_read(*_test_files(root, index)),
         class_names=_class_names(root, wnids),
         preprocessing=_PREPROCESSING,
     )
 
 
-def _root(data_dir) -> Path:
-    get = f"Download {_URL}, unzip it, and give the folder {_FOLDER} as data_dir."
+def _root(data_dir: str | os.PathLike[str] | None) -> Path:
+    get = f"Download {_URL}, unzip it, and pass the folder {_FOLDER} as data_dir."
     if data_dir is None:
-        raise DataError(f"tiny-imagenet needs data_dir, its folder. {get}")
+        raise DataError(f"tiny-imagenet needs data_dir. {get}")
     path = Path(data_dir).expanduser()
     for root in (path, path / _FOLDER):
         if (root / "wnids.txt").is_file():
             return root
     raise DataError(
-        f"tiny-imagenet is not there. Looked for wnids.txt in {path} and in "
+        f"tiny-imagenet was not found. Looked for wnids.txt in {path} and in "
         f"{path / _FOLDER}. {get}"
     )
 
 
-def _training_files(root: Path, index: dict[str, int]):
-    paths, labels = [], []
+Files = tuple[list[Path], list[int]]
+
+
+def _training_files(root: Path, index: dict[str, int]) -> Files:
+    paths: list[Path] = []
+    labels: list[int] = []
     for wnid, label in index.items():
         folder = root / "train" / wnid / "images"
         files = sorted(folder.glob("*.JPEG"))
@@ -73,23 +75,23 @@ def _training_files(root: Path, index: dict[str, int]):
     return paths, labels
 
 
-def _test_files(root: Path, index: dict[str, int]):
+def _test_files(root: Path, index: dict[str, int]) -> Files:
     table = root / "val" / "val_annotations.txt"
     paths, labels = [], []
     for number, line in enumerate(_lines(table), 1):
         fields = line.split("\t")
         if len(fields) < 2 or fields[1] not in index:
             raise DataError(
-                f"{table}, line {number}: an image and its class of wnids.txt, with a "
-                f"tab between, are expected. Received: {line!r}"
+                f"{table}, line {number}: expected an image, a tab, and a class of "
+                f"wnids.txt. Received: {line!r}"
             )
         paths.append(root / "val" / "images" / fields[0])
         labels.append(index[fields[1]])
     return paths, labels
 
 
-def _class_names(root: Path, wnids) -> tuple[str, ...]:
-    """Returns the first of each class's names; words.txt has those of all ImageNet."""
+def _class_names(root: Path, wnids: Sequence[str]) -> tuple[str, ...]:
+    """Returns the first name of each class; words.txt has the names of all ImageNet."""
     words = dict(line.partition("\t")[::2] for line in _lines(root / "words.txt"))
     return tuple(words.get(wnid, wnid).partition(",")[0] for wnid in wnids)
 
@@ -105,5 +107,5 @@ def _lines(path: Path) -> list[str]:
     return lines
 
 
-def _read(paths, labels) -> Split:
+def _read(paths: Sequence[Path], labels: Sequence[int]) -> Split:
     return Split(read_images(paths, 64), np.asarray(labels, "int32"))

@@ -191,10 +191,10 @@ def _csf_bars(
         for x, seeds in zip(at, values, strict=True):
             spread = x + 0.2 * width * np.linspace(-1, 1, len(seeds) + 2)[1:-1]
             ax.plot(spread, seeds, "o", color=BLACK, markersize=3.5)
-    for at, place in enumerate(found):
+    for index, place in enumerate(found):
         if place in papers:
             label = "the paper" if place == next(iter(papers)) else None
-            ends = (at - 0.42, at + 0.42)
+            ends = (index - 0.42, index + 0.42)
             ax.hlines(papers[place], *ends, color=BLACK, linestyle="--", label=label)
     ax.set_xticks(range(len(found)), list(found))
     ax.set_xlim(-0.6, len(found) - 0.4)
