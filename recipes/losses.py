@@ -15,10 +15,11 @@ from keras_selcal import (
     InverseFocalLoss,
     KDECrossentropy,
 )
+from keras_selcal._core.validation import check_choice
 
 
-class _Column(NamedTuple):
-    """A loss: its title, its class, what its name fixes and what it leaves open."""
+class _LossColumn(NamedTuple):
+    """A loss: its title, its class, its fixed arguments and its other arguments."""
 
     title: str
     loss: Any
@@ -27,15 +28,15 @@ class _Column(NamedTuple):
 
 
 _COLUMNS = {
-    "xe": _Column("XE", keras.losses.SparseCategoricalCrossentropy),
-    "fl53": _Column("FL-53", FocalLoss, (("gamma", "53"),)),
-    "inv_focal": _Column("Inv. FL", InverseFocalLoss, open=("gamma",)),
-    "dual_focal": _Column("Dual", DualFocalLoss, open=("gamma", "variant")),
-    "kde_xe": _Column(
+    "xe": _LossColumn("XE", keras.losses.SparseCategoricalCrossentropy),
+    "fl53": _LossColumn("FL-53", FocalLoss, (("gamma", "53"),)),
+    "inv_focal": _LossColumn("Inv. FL", InverseFocalLoss, open=("gamma",)),
+    "dual_focal": _LossColumn("Dual", DualFocalLoss, open=("gamma", "variant")),
+    "kde_xe": _LossColumn(
         "KDE-XE", KDECrossentropy, open=("kde_weight", "kind", "bandwidth", "order")
     ),
-    "aurc": _Column("AURC", AURCLoss, open=("csf", "estimator", "base_loss")),
-    "au": _Column(
+    "aurc": _LossColumn("AURC", AURCLoss, open=("csf", "estimator", "base_loss")),
+    "au": _LossColumn(
         "AU",
         AULoss,
         open=(
@@ -55,16 +56,12 @@ TITLES = {name: column.title for name, column in _COLUMNS.items()}
 
 
 def check_name(name: str) -> str:
-    """Returns the name of a loss, or raises an error that lists those there are."""
-    if name not in _COLUMNS:
-        raise ValueError(
-            f"`loss` must be one of {', '.join(NAMES)}. Received: loss={name!r}"
-        )
-    return name
+    """Returns the name of a loss, or raises an error that lists the known ones."""
+    return check_choice("loss", name, NAMES)
 
 
 def defaults(name: str) -> dict[str, Any]:
-    """Returns the arguments of a loss that its name leaves open, with their defaults.
+    """Returns the arguments of a loss that can be chosen, with their defaults.
 
     Example:
     >>> defaults("dual_focal")
@@ -77,11 +74,11 @@ def defaults(name: str) -> dict[str, Any]:
 
 @functools.cache
 def argument_types() -> dict[str, Any]:
-    """Returns the type of every argument that some loss leaves open."""
+    """Returns the type of every argument of a loss that can be chosen."""
     types = {}
     for column in _COLUMNS.values():
         hints = typing.get_type_hints(column.loss.__init__) if column.open else {}
-        for argument in column.open:  # a name of an object is all that text can give
+        for argument in column.open:  # objects are given by name
             types[argument] = str if hints[argument] is Any else hints[argument]
     return types
 
@@ -91,7 +88,7 @@ def build(name: str, arguments: dict[str, Any] | None = None) -> keras.losses.Lo
 
     Args:
         name: one of `NAMES`.
-        arguments: of the loss's class, as `recipes.settings` has them.
+        arguments: arguments of the loss's class, as in `Settings.loss`.
 
     Example:
     >>> build("au", {"coverage": 0.88}).coverage

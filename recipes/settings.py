@@ -1,8 +1,8 @@
-"""The paper's settings, in one table, and defaults for what is not in the paper.
+"""The paper's settings, and defaults for data sets and models outside the paper.
 
-Everything here is from the appendix of Zhou et al., *Revisiting Reweighted Risk for
-Calibration: AURC, Focal and Inverse Focal Loss*; what the paper leaves open is marked
-"not stated", with what is taken instead.
+The settings come from the appendix of Zhou et al., *Revisiting Reweighted Risk for
+Calibration: AURC, Focal and Inverse Focal Loss*. Where the paper is silent, a comment
+says "not stated" and what is used instead.
 """
 
 import dataclasses
@@ -12,29 +12,26 @@ import typing
 from dataclasses import dataclass
 from typing import Any
 
+from keras_selcal._core.validation import check_choice, check_count, refuse
 from keras_selcal.functional import paper_smoothing
 from recipes import losses, models
 from recipes.data.base import AUGMENTATIONS
 
-# Columns of the paper's tables, by name.
-LOSSES = losses.TITLES
-
-MODELS = models.NAMES
-
-# --- The tables ---------------------------------------------------------------------
+LOSSES, MODELS = losses.TITLES, models.NAMES
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """What the paper has chosen for a model on a data set.
+    """The hyperparameters that the paper chose for a model on a data set.
 
     Args:
         dual: γ of the dual focal loss (Table gammaforinvdual).
         inverse: γ of the inverse focal loss (Table gammaforinvdual).
         coverage: κ of the AU loss (Table thresholdforau).
         smoothing: ν of the AU loss (Section "Smooth parameter").
-        csf: confidence score of AU. The text names the best on CIFAR-100 ("msp" but for
-            WRN, whose is not named) and on Tiny-ImageNet; "msp" where it names none.
+        csf: confidence score of the AU loss. The text names the best score on CIFAR-100
+            ("msp", except for WRN, where it names none) and on Tiny-ImageNet. "msp" is
+            used where it names none.
     """
 
     dual: float
@@ -57,41 +54,44 @@ TUNED = {
     ("tiny-imagenet", "swin_tiny"): Tuned(1.0, 1.0, 0.6, 0.05),
 }
 
-# Two networks are called ResNet-110 (see `recipes.models.resnet`): the paper's settings
-# are for whichever it was.
-ALIASES = {"resnet110_bottleneck": "resnet110"}
+# The networks that He et al. call by the names of the paper's networks have the paper's
+# settings too (see `recipes.models`).
+ALIASES = {"resnet110_basic": "resnet110", "preresnet56_basic": "preresnet56"}
 
-# Of models and data sets that are not in the paper: the values it has most often.
+# For other models and data sets: the values that the paper chose most often.
 DEFAULT = Tuned(dual=5.0, inverse=2.0, coverage=0.75, smoothing=0.1)
 
 CSFS = ("msp", "margin", "neg_entropy")
+# The paper fine-tunes these from pretrained weights.
 TRANSFORMERS = ("vit_small", "swin_tiny")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that decides a training run, but its data, model and seed.
+    """All settings of a training except its data, model and seed.
 
-    `dataclasses.asdict` goes into a JSON file and `Settings(**fields)` comes back.
+    `dataclasses.asdict` can be written to JSON, and `Settings(**fields)` restores it.
 
     Args:
-        batch_size: images in a step.
-        epochs: length of the training.
-        learning_rate: at the start.
-        schedule: `"steps"`: the rate times `decay` at the start of each epoch of
-            `milestones`; `"cosine"`: down to 0 along half a cosine.
+        batch_size: number of images in a step.
+        epochs: number of epochs.
+        learning_rate: initial learning rate.
+        schedule: `"steps"` multiplies the rate by `decay` at the start of each epoch in
+            `milestones`; `"cosine"` lowers it to 0 along half a cosine.
         decay: factor of the learning rate at each milestone.
         milestones: epochs, counted from 0.
-        momentum: of stochastic gradient descent.
+        momentum: momentum of stochastic gradient descent.
         weight_decay: factor of the weights in the gradient (ℓ2).
-        warmup_epochs: epochs whose checkpoints are not candidates for the best.
-        image_size: height and width that images are resized to; None for their own.
-        augmentation: of training images, `"crop_flip"`, `"flip"` or `"none"`; None for
-            the data set's own.
-        validate_every: epochs from one validation to the next. The last epoch is always
-            validated; only those that are can be the best.
+        warmup_epochs: number of epochs at the start whose checkpoints cannot be the
+            best.
+        image_size: height and width to which images are resized. Defaults to the size
+            of the data set.
+        augmentation: augmentation of training images: `"crop_flip"`, `"flip"` or
+            `"none"`. Defaults to that of the data set.
+        validate_every: number of epochs between validations. The last epoch is always
+            validated. Only validated epochs can be the best.
         weight_gradient_rise: epochs (a, b) between which `weight_gradient` of the AU
-            loss rises from 0 to its value; None for a constant one.
+            loss rises from 0 to its value. None keeps it constant.
         loss: arguments of the loss.
         source: where the settings come from.
     """
@@ -100,9 +100,9 @@ class Settings:
     epochs: int
     learning_rate: float
     schedule: str
-    momentum: float
-    weight_decay: float
     warmup_epochs: int
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
     decay: float = 0.2
     milestones: tuple[int, ...] = (60, 120, 160)
     image_size: int | None = None
@@ -114,33 +114,18 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "epochs", "validate_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(
-                    f"`{name}` must be at least 1. Received: "
-                    f"{name}={getattr(self, name)}"
-                )
-        if self.schedule not in SCHEDULES:
-            raise ValueError(
-                f"`schedule` must be one of {', '.join(SCHEDULES)}. "
-                f"Received: schedule={self.schedule!r}"
-            )
-        if self.augmentation not in (None, *AUGMENTATIONS):
-            raise ValueError(
-                f"`augmentation` must be one of {', '.join(AUGMENTATIONS)}, or left "
-                "out for the data set's own. "
-                f"Received: augmentation={self.augmentation!r}"
-            )
+            check_count(name, getattr(self, name))
+        check_choice("schedule", self.schedule, SCHEDULES)
+        if self.augmentation is not None:
+            check_choice("augmentation", self.augmentation, AUGMENTATIONS)
         object.__setattr__(self, "milestones", tuple(self.milestones))
         rise = self.weight_gradient_rise
         if rise is None:
             return
         if len(rise) != 2 or not 0 <= rise[0] < rise[1]:
-            raise ValueError(
-                "`weight_gradient_rise` must be two epochs in rising order. "
-                f"Received: weight_gradient_rise={rise}"
-            )
+            refuse("weight_gradient_rise", rise, "two epochs in rising order")
         if "weight_gradient" not in self.loss:
-            raise ValueError("`weight_gradient_rise` is for the AU loss alone.")
+            raise ValueError("Only the AU loss has `weight_gradient_rise`.")
         object.__setattr__(self, "weight_gradient_rise", tuple(rise))
 
 
@@ -151,19 +136,15 @@ _CIFAR10 = Settings(
     epochs=200,
     learning_rate=0.1,
     schedule="steps",
-    decay=0.2,
-    milestones=(60, 120, 160),
-    momentum=0.9,
-    weight_decay=5e-4,
     warmup_epochs=40,
 )
+# Not stated: the size of the images, their augmentation, and the mean and standard
+# deviation of the normalisation. Here they are 224, flips, and ImageNet's.
 _TINY_IMAGENET = Settings(
     batch_size=256,
     epochs=90,
     learning_rate=1e-4,
     schedule="cosine",
-    momentum=0.9,
-    weight_decay=5e-4,
     warmup_epochs=20,
     image_size=224,
 )
@@ -172,18 +153,17 @@ _SMALL = Settings(
     epochs=30,
     learning_rate=0.1,
     schedule="cosine",
-    momentum=0.9,
-    weight_decay=5e-4,
     warmup_epochs=6,
 )
 
-# 640 noisy images are soon known by heart, and 160 validate: while the rate is high,
-# their loss is chance, so that the checkpoint is chosen in the second half.
-# Picked among five schedules by test figures of XE and AU: good to show, no evidence.
+# The network soon memorises 640 noisy images. While the learning rate is high, the loss
+# of the 160 validation images varies by chance, so that the checkpoint is chosen in the
+# second half. This schedule was chosen among five by the test results of XE and AU: it
+# makes a good example, but no evidence.
 _DIGITS = dataclasses.replace(_SMALL, batch_size=64, epochs=60, warmup_epochs=30)
 
-# "Experimental Setup" in the appendix. Data sets that are not in the paper have a tenth
-# of the images or less: small batches, few epochs.
+# "Experimental Setup" in the appendix. Data sets outside the paper are assumed to be
+# small: they have small batches and few epochs.
 TRAINING = {
     "cifar10": _CIFAR10,
     "cifar100": dataclasses.replace(_CIFAR10, epochs=250),
@@ -192,25 +172,14 @@ TRAINING = {
     "folder": _SMALL,
 }
 
-# k, for the conversion of ν; of a folder it is not known here: 10.
-CLASSES = {
-    "cifar10": 10,
-    "cifar100": 100,
-    "tiny-imagenet": 200,
-    "digits": 10,
-    "folder": 10,
-}
+# k, for the conversion of ν. That of a folder is not known here.
+CLASSES = {**dict.fromkeys(TRAINING, 10), "cifar100": 100, "tiny-imagenet": 200}
 
-# λ of KDE-XE. The paper gives it for CIFAR. Not stated for Tiny-ImageNet: CIFAR-100's.
+# λ of KDE-XE. Not stated for Tiny-ImageNet, which has CIFAR-100's.
 KDE_REGULARIZATION = {
-    "cifar10": 0.3,
-    "cifar100": 0.5,
-    "tiny-imagenet": 0.5,
-    "digits": 0.3,
-    "folder": 0.3,
+    **dict.fromkeys(TRAINING, 0.3),
+    **{"cifar100": 0.5, "tiny-imagenet": 0.5},
 }
-
-# --- Look-up ------------------------------------------------------------------------
 
 
 def settings(
@@ -220,6 +189,7 @@ def settings(
     *,
     csf: str | None = None,
     weight_gradient: float | str = 0.0,
+    from_scratch: bool = False,
 ) -> Settings:
     """Returns the paper's settings, or defaults for what is not in the paper.
 
@@ -228,30 +198,35 @@ def settings(
             `"folder:PATH"`.
         model: one of `MODELS`.
         loss: one of `LOSSES`.
-        csf: confidence score of AURC and AU. Defaults to the paper's, where it is told.
-        weight_gradient: of AU, a number or its text. With 0, ν is the figure printed in
-            the paper; above 0, that figure converted to this library's scale by
-            `paper_smoothing`.
+        csf: confidence score of AURC and AU. Defaults to the paper's choice.
+        weight_gradient: `weight_gradient` of AU, a number or its text. If it is 0, ν is
+            the number printed in the paper; above 0, `paper_smoothing` converts the ν
+            of the score "msp" to the scale of this library.
+        from_scratch: whether a transformer, which the paper fine-tunes, starts from
+            random weights. `source` then says so.
 
     Example:
     >>> settings("cifar100", "resnet50", "dual_focal").loss
     {'gamma': 5.0, 'variant': 'released'}
     """
     family = _family(dataset)
-    _check("model", model, MODELS)
+    check_choice("model", model, MODELS)
     losses.check_name(loss)
     if csf is not None:
-        _check("csf", csf, CSFS)
-    weight_gradient = _parse("weight_gradient", str(weight_gradient), float)
-    model = ALIASES.get(model, model)
-    tuned = TUNED.get((family, model), DEFAULT)
+        check_choice("csf", csf, CSFS)
+    share = float(_parse("weight_gradient", str(weight_gradient), float))
+    named = ALIASES.get(model, model)
+    tuned = TUNED.get((family, named), DEFAULT)
+    source = _source(family, model, loss)
+    if from_scratch and model in TRANSFORMERS:
+        source += "; from scratch, where the paper fine-tunes pretrained weights"
     return dataclasses.replace(
         _training(family, model),
         loss={
             **losses.defaults(loss),
-            **_arguments(family, tuned, loss, csf, weight_gradient),
+            **_arguments(family, tuned, loss, csf, share),
         },
-        source=_source(family, model, loss),
+        source=source,
     )
 
 
@@ -259,24 +234,13 @@ def _family(dataset: str) -> str:
     name, _, path = dataset.partition(":")
     if name not in TRAINING or (name == "folder") != bool(path):
         listed = ", ".join(n for n in TRAINING if n != "folder")
-        raise ValueError(
-            f"`dataset` must be one of {listed} or folder:PATH. "
-            f"Received: dataset={dataset!r}"
-        )
+        refuse("dataset", dataset, f"one of {listed} or folder:PATH")
     return name
 
 
-def _check(argument: str, value: str, known) -> None:
-    if value not in known:
-        raise ValueError(
-            f"`{argument}` must be one of {', '.join(known)}. "
-            f"Received: {argument}={value!r}"
-        )
-
-
 def _training(family: str, model: str) -> Settings:
-    # Pairs that are not in the paper: transformers as on Tiny-ImageNet, and other
-    # networks on Tiny-ImageNet as on CIFAR-100.
+    # For pairs outside the paper: transformers are trained as on Tiny-ImageNet, and
+    # other networks on Tiny-ImageNet as on CIFAR-100.
     if model in TRANSFORMERS:
         family = "tiny-imagenet"
     elif family == "tiny-imagenet":
@@ -290,45 +254,56 @@ def _arguments(
     if loss == "inv_focal":
         return {"gamma": tuned.inverse}
     if loss == "dual_focal":
-        # The paper trains with the authors' code, which does not compute the formula.
+        # The paper trains with code that does not compute the formula.
         return {"gamma": tuned.dual, "variant": "released"}
     if loss == "kde_xe":
         # Kind and bandwidth: not stated.
         return {"kde_weight": KDE_REGULARIZATION[family]}
     if loss == "aurc":
-        # Not stated: "msp", unless asked for.
+        # Not stated: "msp".
         return {"csf": csf or "msp"}
     if loss == "au":
-        smoothing = tuned.smoothing
-        if weight_gradient:
-            smoothing = paper_smoothing(smoothing, CLASSES[family])
+        csf = csf or tuned.csf
         return {
-            "csf": csf or tuned.csf,
+            "csf": csf,
             "coverage": tuned.coverage,
-            "smoothing": smoothing,
+            "smoothing": smoothing_of(family, tuned.smoothing, csf, weight_gradient),
             "weight_gradient": weight_gradient,
         }
     return {}
 
 
+def smoothing_of(
+    dataset: str, smoothing: float, csf: str, weight_gradient: float
+) -> float:
+    """Returns a ν of the paper for this library.
+
+    The paper's code computes scores from softmax(softmax(z)), which matters where β has
+    a gradient. The conversion is known for "msp" only.
+    """
+    if not weight_gradient or csf != "msp":
+        return smoothing
+    return paper_smoothing(smoothing, CLASSES[dataset.partition(":")[0]])
+
+
 def _source(family: str, model: str, loss: str) -> str:
-    if (family, model) not in TUNED:
+    if (family, ALIASES.get(model, model)) not in TUNED:
         return "defaults: not in the paper"
+    source = "paper, appendix"
+    if model in ALIASES:
+        source += f"; not the network of its code, {ALIASES[model]}"
     if loss == "kde_xe" and family == "tiny-imagenet":
-        return "paper, appendix; λ is not stated there: CIFAR-100's"
-    return "paper, appendix"
-
-
-# --- Changes ------------------------------------------------------------------------
+        source += "; λ is not stated: CIFAR-100's"
+    return source
 
 
 def override(settings: Settings, key: str, value: str) -> Settings:
-    """Returns settings with one of them set from text.
+    """Returns settings with one of them replaced by a value given as text.
 
     Args:
         settings: the settings to change.
         key: the name of a field, or `loss.` and the name of an argument of the loss.
-        value: its value: a number, a word, `none`, or numbers with commas between.
+        value: a number, a word, `none`, or integers separated by commas.
 
     Example:
     >>> changed = override(settings("cifar10", "resnet50", "au"), "loss.smoothing", "1")
@@ -343,12 +318,12 @@ def override(settings: Settings, key: str, value: str) -> Settings:
     if key not in hints or key in ("loss", "source"):
         known = [n for n in hints if n not in ("loss", "source")]
         known += [f"loss.{n}" for n in settings.loss]
-        _check("key", key, known)
+        check_choice("key", key, known)
     return dataclasses.replace(settings, **{key: _parse(key, value, hints[key])})
 
 
 def _parse(key: str, text: str, kind: Any) -> Any:
-    """Returns the value of `text` as `kind`: a type, a union, or tuple[int, ...]."""
+    """Converts `text` to `kind`: a type, a union, or tuple[int, ...]."""
     union = isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union
     kinds = typing.get_args(kind) if union else (kind,)
     for one in kinds:
@@ -364,16 +339,16 @@ def _parse(key: str, text: str, kind: Any) -> Any:
             continue
         if not (isinstance(parsed, float) and not math.isfinite(parsed)):
             return parsed
-    words = {int: "an integer", float: "a number", str: "a word"}
+    words: dict[Any, str] = {int: "an integer", float: "a number", str: "a word"}
     words[types.NoneType] = "none"
-    allowed = " or ".join(words.get(one, "integers with commas") for one in kinds)
-    raise ValueError(f"`{key}` must be {allowed}. Received: {key}={text!r}")
+    others = "integers separated by commas"
+    refuse(key, text, " or ".join(words.get(one, others) for one in kinds))
 
 
 def with_epochs(settings: Settings, epochs: int) -> Settings:
-    """Returns settings for a longer or shorter training of the same course.
+    """Returns settings for another number of epochs.
 
-    Milestones and warm-up move in proportion.
+    Milestones and warm-up are scaled in proportion.
 
     Example:
     >>> short = with_epochs(settings("cifar10", "resnet20", "xe"), 20)
@@ -389,13 +364,10 @@ def with_epochs(settings: Settings, epochs: int) -> Settings:
     )
 
 
-# --- Display ------------------------------------------------------------------------
-
-
 def rows() -> list[dict[str, str]]:
-    """Returns a row for each data set and model of the paper, and for the others.
+    """Returns a row for each data set and model of the paper, and for all others.
 
-    Every row has the same keys, in the order of display.
+    Every row has the same keys, in the order in which they are displayed.
     """
     pairs = [*TUNED, *((family, "others") for family in TRAINING)]
     return [_row(family, model) for family, model in pairs]
@@ -422,6 +394,6 @@ def _row(family: str, model: str) -> dict[str, str]:
         "λ KDE-XE": f"{KDE_REGULARIZATION[family]:g}",
         "κ AU": f"{tuned.coverage:g}",
         "ν AU": f"{tuned.smoothing:g}",
-        "ν AU, w > 0": f"{paper_smoothing(tuned.smoothing, CLASSES[family]):.2g}",
+        "ν AU, w > 0": f"{smoothing_of(family, tuned.smoothing, tuned.csf, 1.0):.2g}",
         "CSF": tuned.csf,
     }

@@ -1,4 +1,4 @@
-"""The paper's networks and some more, by name."""
+"""The paper's networks and others, by name."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -15,7 +15,9 @@ __all__ = ["NAMES", "build", "load_pretrained"]
 Shape = tuple[int, int, int]
 
 
-class _Model(NamedTuple):
+class _Builder(NamedTuple):
+    """A function that builds a network, and the shape of the images it is made for."""
+
     make: Callable[[int, Shape], keras.Model]
     input_shape: Shape
 
@@ -23,27 +25,30 @@ class _Model(NamedTuple):
 _CIFAR, _IMAGENET = (32, 32, 3), (224, 224, 3)
 
 _MODELS = {
-    "resnet50": _Model(resnet.bottleneck_resnet, _CIFAR),
-    "resnet110": _Model(partial(resnet.cifar_resnet, depth=110), _CIFAR),
-    "wrn28_10": _Model(partial(preresnet.preresnet, blocks=4, widen=10), _CIFAR),
-    "preresnet56": _Model(partial(preresnet.preresnet, blocks=9), _CIFAR),
-    "vit_small": _Model(vit.vit, _IMAGENET),
-    "swin_tiny": _Model(swin.swin, _IMAGENET),
-    "resnet8": _Model(partial(resnet.cifar_resnet, depth=8), _CIFAR),
-    "resnet20": _Model(partial(resnet.cifar_resnet, depth=20), _CIFAR),
-    "resnet56": _Model(partial(resnet.cifar_resnet, depth=56), _CIFAR),
-    "resnet110_bottleneck": _Model(
+    "resnet50": _Builder(resnet.bottleneck_resnet, _CIFAR),
+    "resnet110": _Builder(
         partial(resnet.bottleneck_resnet, blocks=(3, 4, 26, 3)), _CIFAR
     ),
-    "keras_cv_resnet50": _Model(
+    "wrn28_10": _Builder(partial(preresnet.preresnet, blocks=4, widen=10), _CIFAR),
+    "preresnet56": _Builder(
+        partial(preresnet.preresnet, blocks=9, bottleneck=True), _CIFAR
+    ),
+    "vit_small": _Builder(vit.vit, _IMAGENET),
+    "swin_tiny": _Builder(swin.swin, _IMAGENET),
+    "resnet8": _Builder(partial(resnet.cifar_resnet, depth=8), _CIFAR),
+    "resnet20": _Builder(partial(resnet.cifar_resnet, depth=20), _CIFAR),
+    "resnet56": _Builder(partial(resnet.cifar_resnet, depth=56), _CIFAR),
+    "resnet110_basic": _Builder(partial(resnet.cifar_resnet, depth=110), _CIFAR),
+    "preresnet56_basic": _Builder(partial(preresnet.preresnet, blocks=9), _CIFAR),
+    "keras_cv_resnet50": _Builder(
         partial(keras_cv.keras_cv_resnet, version=1), _IMAGENET
     ),
-    "keras_cv_resnet50_v2": _Model(
+    "keras_cv_resnet50_v2": _Builder(
         partial(keras_cv.keras_cv_resnet, version=2), _IMAGENET
     ),
-    "cnn": _Model(partial(small.cnn, filters=(32, 64)), (8, 8, 1)),
-    "cnn4": _Model(partial(small.cnn, filters=(32, 64, 128, 256)), _CIFAR),
-    "cnn4_narrow": _Model(partial(small.cnn, filters=(16, 32, 64, 128)), _CIFAR),
+    "cnn": _Builder(partial(small.cnn, filters=(32, 64)), (8, 8, 1)),
+    "cnn4": _Builder(partial(small.cnn, filters=(32, 64, 128, 256)), _CIFAR),
+    "cnn4_narrow": _Builder(partial(small.cnn, filters=(16, 32, 64, 128)), _CIFAR),
 }
 
 NAMES = tuple(_MODELS)
@@ -57,11 +62,11 @@ def build(
     Args:
         name: one of `NAMES`.
         num_classes: the number of logits.
-        input_shape: (height, width, channels); by default that of the data the network
-            was made for.
+        input_shape: (height, width, channels). Defaults to the shape of the data that
+            the network was designed for.
 
     Returns:
-        A `keras.Model`, initialised at random, with logits in float32.
+        A `keras.Model` with random weights and logits in float32.
 
     Example:
     >>> from recipes import models

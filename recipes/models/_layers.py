@@ -1,7 +1,7 @@
 """Layers with PyTorch's arithmetic, named as in PyTorch's state dicts.
 
-A layer `layer1_0_conv1` has the weights `layer1.0.conv1.*` of a state dict: the names
-are all that `recipes.models.pretrained` needs to know of a network.
+A layer `layer1_0_conv1` has the weights `layer1.0.conv1.*` of a state dict, so that
+`recipes.models.pretrained` needs no further knowledge of a network.
 """
 
 from typing import Any
@@ -14,10 +14,10 @@ Tensor = Any
 def convolution(
     x: Tensor, filters: int, size: int, name: str, stride: int = 1
 ) -> Tensor:
-    """Convolves without bias, padded by size // 2 on each side."""
+    """Applies a convolution without bias, padded by size // 2 on each side."""
     padding = "same"
     if stride > 1:
-        # Keras's "same" would pad an image of even size on the far side only.
+        # Keras's "same" pads images of even size at the bottom and right only.
         padding = "valid"
         if size > 1:
             x = layers.ZeroPadding2D(size // 2)(x)
@@ -33,18 +33,18 @@ def convolution(
 
 
 def batch_norm(x: Tensor, name: str) -> Tensor:
-    """Normalises by the batch."""
+    """Applies batch normalisation."""
     return layers.BatchNormalization(momentum=0.9, epsilon=1e-5, name=name)(x)
 
 
 def batch_norm_relu(x: Tensor, name: str) -> Tensor:
-    """Normalises by the batch, then rectifies."""
+    """Applies batch normalisation and ReLU."""
     return layers.ReLU()(batch_norm(x, name))
 
 
 def dense(x: Tensor, units: int, name: str, **arguments: Any) -> Tensor:
     """Applies a linear map, initialised as in transformers."""
-    # An initializer draws the same values each time it is called: one for each layer.
+    # Each layer needs its own: an initializer returns the same values on every call.
     initializer = initializers.TruncatedNormal(stddev=0.02)
     return layers.Dense(units, kernel_initializer=initializer, name=name, **arguments)(
         x
@@ -52,7 +52,7 @@ def dense(x: Tensor, units: int, name: str, **arguments: Any) -> Tensor:
 
 
 def logits(x: Tensor, num_classes: int, initializer: Any = "he_normal") -> Tensor:
-    """Maps features to logits, in float32 whatever the precision of the network."""
+    """Maps features to logits, which are float32 under any dtype policy."""
     return layers.Dense(
         num_classes, kernel_initializer=initializer, dtype="float32", name="head"
     )(x)

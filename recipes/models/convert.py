@@ -1,4 +1,4 @@
-"""Copies a state dict that only torch can read to a file that needs no torch.
+"""Converts a state dict that only torch can read to a file that needs no torch.
 
 python -m recipes.models.convert FILE.pth FILE.safetensors
 """
@@ -9,7 +9,7 @@ from recipes.models.pretrained import read, safetensors
 
 
 def main(arguments: list[str]) -> None:
-    """Copies the first of two files to the second."""
+    """Converts the first of two files to the second."""
     if len(arguments) != 2 or not arguments[1].endswith(".safetensors"):
         sys.exit("usage: python -m recipes.models.convert FILE FILE.safetensors")
     source, destination = arguments

@@ -11,9 +11,9 @@ from recipes.models._layers import logits
 def keras_cv_resnet(
     num_classes: int, input_shape: tuple[int, int, int], *, version: int
 ) -> keras.Model:
-    """ResNet-50 of keras-cv, its stem of 7 × 7 with stride 2 followed by pooling.
+    """ResNet-50 of keras-cv, whose 7 × 7 stem has stride 2 and is followed by pooling.
 
-    The model is made of Keras's own layers: once saved, it needs keras-cv no more.
+    The model consists of Keras's own layers: a saved one loads without keras-cv.
 
     Args:
         num_classes: the number of logits.
@@ -47,7 +47,7 @@ def _keras_cv_models() -> Any:
         import keras_cv
     except ImportError as error:
         raise ImportError(
-            "The models of keras-cv need it and TensorFlow, on every backend: "
+            "The models of keras-cv need keras-cv and TensorFlow on every backend: "
             'pip install "keras-selcal[keras-cv]"'
         ) from error
     return keras_cv.models

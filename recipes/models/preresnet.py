@@ -1,4 +1,4 @@
-"""Residual networks that normalise and rectify first: PreResNets and Wide ResNets."""
+"""Residual networks with pre-activation: PreResNets and Wide ResNets."""
 
 import keras
 from keras import layers
@@ -11,26 +11,34 @@ def preresnet(
     input_shape: tuple[int, int, int],
     *,
     blocks: int,
+    bottleneck: bool = False,
     widen: int = 1,
     width: int = 16,
 ) -> keras.Model:
     """A pre-activation ResNet for images of 32 × 32.
 
-    A stem of 3 × 3 with `width` filters, three stages of `blocks` basic blocks with
-    1, 2 and 4 times `width`·`widen` filters, and a last batch normalisation and ReLU.
-    The shortcut of a stage's first block starts after the block's first activation,
-    and is a 1 × 1 convolution where the shape changes.
+    It has a 3 × 3 stem with `width` filters, three stages of `blocks` blocks with 1, 2
+    and 4 times `width`·`widen` filters, and a last batch normalisation and ReLU. Where
+    a block changes the shape, its shortcut is a 1 × 1 convolution.
 
-    PreResNet-56 is nine blocks a stage (6·9 + 2 layers, as in ResNet-56; 0.86 M
-    parameters), WRN-28-10 four blocks a stage, widened ten times (36.48 M), without
-    dropout.
+    In basic blocks, the shortcut of a stage's first block starts after the first
+    activation. Bottlenecks end with four times as many filters, and all their shortcuts
+    start before the first activation, as in the PyTorch code that calls a network with
+    nine bottlenecks a stage PreResNet-56.
+
+    | network                     | blocks        | parameters |
+    |-----------------------------|---------------|------------|
+    | PreResNet-56, as released   | 9 bottlenecks |     0.87 M |
+    | PreResNet-56 of He et al.   | 9 basic       |     0.86 M |
+    | WRN-28-10, without dropout  | 4 basic       |    36.48 M |
 
     Args:
         num_classes: the number of logits.
         input_shape: (height, width, channels).
         blocks: the number of blocks in each stage.
+        bottleneck: whether the blocks are bottlenecks.
         widen: the factor of a Wide ResNet.
-        width: filters of the stem.
+        width: the number of filters in the stem.
 
     Returns:
         A `keras.Model` from images to logits.
@@ -43,16 +51,17 @@ def preresnet(
     """
     inputs = keras.Input(input_shape)
     x = convolution(inputs, width, 3, "conv1")
+    make = _bottleneck if bottleneck else _basic
     for stage in range(3):
         for block in range(blocks):
             name = f"layer{stage + 1}_{block}"
-            x = _block(x, width * widen * 2**stage, stage, block, name)
+            x = make(x, width * widen * 2**stage, stage, block, name)
     x = batch_norm_relu(x, "bn")
     x = layers.GlobalAveragePooling2D()(x)
     return keras.Model(inputs, logits(x, num_classes))
 
 
-def _block(x: Tensor, filters: int, stage: int, block: int, name: str) -> Tensor:
+def _basic(x: Tensor, filters: int, stage: int, block: int, name: str) -> Tensor:
     stride = 2 if stage and not block else 1
     activated = batch_norm_relu(x, f"{name}_bn1")
     shortcut = x if block else activated
@@ -61,4 +70,17 @@ def _block(x: Tensor, filters: int, stage: int, block: int, name: str) -> Tensor
     x = convolution(activated, filters, 3, f"{name}_conv1", stride)
     x = batch_norm_relu(x, f"{name}_bn2")
     x = convolution(x, filters, 3, f"{name}_conv2")
+    return layers.Add()([x, shortcut])
+
+
+def _bottleneck(x: Tensor, filters: int, stage: int, block: int, name: str) -> Tensor:
+    stride = 2 if stage and not block else 1
+    shortcut = x
+    if stride > 1 or x.shape[-1] != 4 * filters:
+        shortcut = convolution(x, 4 * filters, 1, f"{name}_downsample_0", stride)
+    x = convolution(batch_norm_relu(x, f"{name}_bn1"), filters, 1, f"{name}_conv1")
+    x = batch_norm_relu(x, f"{name}_bn2")
+    x = convolution(x, filters, 3, f"{name}_conv2", stride)
+    x = batch_norm_relu(x, f"{name}_bn3")
+    x = convolution(x, 4 * filters, 1, f"{name}_conv3")
     return layers.Add()([x, shortcut])

@@ -1,4 +1,4 @@
-"""Weights of PyTorch networks, put into the Keras networks of the same architecture."""
+"""Loads weights of PyTorch networks into Keras networks of the same architecture."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ _IGNORED = re.compile(
     r"(^|\.)(num_batches_tracked|relative_position_index|attn_mask|pooler\..*)$"
 )
 
-# To timm's names, in this order.
+# Patterns and their names in timm, applied in this order.
 _RENAMES = (
     (r"^module\.", ""),
     (r"^(vit|swin)\.", ""),
@@ -41,7 +41,7 @@ _RENAMES = (
     (r"^(classifier|linear|fc|head\.fc)\.", "head."),
 )
 
-# Keras's names of a layer's weights that PyTorch calls otherwise.
+# Names of weights in Keras, and in PyTorch where they differ.
 _WEIGHTS = {
     "kernel": "weight",
     "gamma": "weight",
@@ -52,13 +52,13 @@ _WEIGHTS = {
 
 
 def load_pretrained(model: keras.Model, path: str | Path) -> None:
-    """Puts the weights of a state dict file into a model of `recipes.models`.
+    """Loads a state dict file into a model of `recipes.models`.
 
     The names may be those of timm or of Hugging Face (ViT and Swin), or those of the
-    CIFAR ResNets (`conv1.weight`, `layer1.0.bn1.weight`, …). All weights of the file
-    must have their place in the model and the reverse, or nothing is changed. Only a
-    head for another number of classes is left out: the model's stays as it is, and a
-    line says so.
+    CIFAR ResNets (`conv1.weight`, `layer1.0.bn1.weight`, …). The weights of the file
+    and of the model must match; otherwise an error is raised and nothing is changed.
+    The exception is a head for another number of classes: it is not loaded, and a
+    message says so.
 
     | file                         | read by                |
     |------------------------------|------------------------|
@@ -66,7 +66,7 @@ def load_pretrained(model: keras.Model, path: str | Path) -> None:
     | `.npz`                       | NumPy                  |
     | `.pth`, `.pt`, `.th`, `.bin` | torch                  |
 
-    `python -m recipes.models.convert` copies the last to the first.
+    `python -m recipes.models.convert` converts the last kind to the first.
 
     Args:
         model: a model from `recipes.models.build`.
@@ -83,9 +83,9 @@ def load_pretrained(model: keras.Model, path: str | Path) -> None:
     for name, variable in variables.items():
         variable.assign(state[name])
     if any(name.endswith("embeddings.cls_token") for name in found):
-        _set_epsilon(model, 1e-12)  # of Hugging Face's ViT; timm's has 1e-6
+        _set_epsilon(model, 1e-12)  # Hugging Face's ViT; timm's has 1e-6
     if headless:
-        print(f"{path}: {headless}; the model's head keeps its initial weights.")
+        print(f"{path}: {headless}; the head of the model keeps its initial weights.")
 
 
 def read(path: str | Path) -> State:
@@ -94,7 +94,7 @@ def read(path: str | Path) -> State:
     if path.suffix not in _READERS:
         refuse("path", str(path), "a file that ends in " + ", ".join(_READERS))
     if not path.is_file():
-        raise FileNotFoundError(f"There is no file of weights at {path}")
+        raise FileNotFoundError(f"There is no weights file at {path}")
     return _READERS[path.suffix](path)
 
 
@@ -112,7 +112,7 @@ def _read_torch(path: Path) -> State:
         import torch
     except ImportError as error:
         raise ImportError(
-            f"{path} can be read by torch only. Where that is installed, run\n"
+            f"Only torch can read {path}. Where it is installed, run\n"
             f"  python -m recipes.models.convert {path} "
             f"{path.with_suffix('.safetensors')}"
         ) from error
@@ -152,7 +152,7 @@ def safetensors() -> Any:
 
 
 def _canonical(state: Mapping[str, np.ndarray]) -> State:
-    """Returns the weights under timm's names, queries, keys and values fused."""
+    """Returns the weights under timm's names, with queries, keys and values fused."""
     named: State = {}
     for name, value in state.items():
         if not _IGNORED.search(name):
@@ -160,7 +160,7 @@ def _canonical(state: Mapping[str, np.ndarray]) -> State:
                 name = re.sub(pattern, replacement, name)
             named[name] = value
 
-    # All but timm's newer versions merge patches at the end of a stage.
+    # Except in newer versions of timm, patches are merged at the end of a stage.
     if any(name.startswith("layers.0.downsample.") for name in named):
         named = {
             re.sub(
@@ -176,7 +176,7 @@ def _canonical(state: Mapping[str, np.ndarray]) -> State:
         if all(part in named for part in parts):
             fused = np.concatenate([named.pop(part) for part in parts])
             named[name.replace(".attn.q.", ".attn.qkv.")] = fused
-    # The same dots may part layers in PyTorch, and words in Keras.
+    # PyTorch separates layers by dots, Keras names by underscores.
     return {_key(*name.rpartition(".")[::2]): value for name, value in named.items()}
 
 
@@ -186,7 +186,7 @@ def _variables(model: keras.Model) -> dict[str, Any]:
         _key(layer.name, _WEIGHTS.get(variable.name, variable.name)): variable
         for layer in model.layers
         for variable in layer.variables
-        # Dropout has a state, but no weights.
+        # The state of dropout is not a weight.
         if variable.name != "seed_generator_state"
     }
 
@@ -196,7 +196,7 @@ def _key(layer: str, weight: str) -> str:
 
 
 def _drop_other_head(state: State, variables: dict[str, Any]) -> str | None:
-    """Leaves the head out of both where the file's is another, and says why."""
+    """Removes the head from both if they differ, and returns why."""
     mine = variables["head.bias"].shape[0]
     theirs = state.get("head.bias")
     if theirs is not None and len(theirs) == mine:
@@ -214,7 +214,7 @@ def _drop_other_head(state: State, variables: dict[str, Any]) -> str | None:
 
 
 def _problems(state: State, variables: dict[str, Any]) -> list[str]:
-    """Returns what keeps the weights from the model, a line for each."""
+    """Returns a line for each mismatch between the weights and the model."""
     lines = []
     for name in sorted(state.keys() | variables.keys()):
         if name not in state:
@@ -233,7 +233,7 @@ def _set_epsilon(model: keras.Model, epsilon: float) -> None:
 
 
 def _keras_layout(value: np.ndarray, variable: Any) -> np.ndarray:
-    """Moves the channels, which PyTorch has first, to the end."""
+    """Moves the channels from first, as in PyTorch, to last."""
     if variable.name != "kernel":
         return value
     return value.transpose((2, 3, 1, 0)) if value.ndim == 4 else value.T

@@ -1,8 +1,8 @@
-"""ResNets for images of 32 × 32, with a stem of 3 × 3.
+"""ResNets for images of 32 × 32, with a 3 × 3 stem.
 
-The blocks of keras-cv do not match: its bottleneck strides in the first 1 × 1
-convolution instead of the 3 × 3, it pads on one side, has no zero-padded shortcut, and
-cannot be imported without TensorFlow.
+The blocks of keras-cv cannot replace them: its bottleneck has its stride in the first
+1 × 1 convolution instead of the 3 × 3 one, it pads on one side, has no zero-padded
+shortcut, and cannot be imported without TensorFlow.
 """
 
 from collections.abc import Sequence
@@ -22,22 +22,23 @@ from recipes.models._layers import (
 def cifar_resnet(
     num_classes: int, input_shape: tuple[int, int, int], *, depth: int, width: int = 16
 ) -> keras.Model:
-    """The ResNet of 6n + 2 layers that He et al. made for CIFAR-10.
+    """The ResNet with 6n + 2 layers that He et al. designed for CIFAR-10.
 
-    Three stages of n basic blocks with `width`, 2·`width` and 4·`width` filters. Where
-    a stage changes the shape, the shortcut takes every second pixel and pads the
-    channels with zeros ("option A"): it has no weights.
+    It has three stages of n basic blocks with `width`, 2·`width` and 4·`width` filters.
+    Where a stage changes the shape, the shortcut takes every second pixel and pads the
+    channels with zeros ("option A"), and has no weights.
 
-    ResNet-20 has 0.27 M parameters, ResNet-56 0.85 M and ResNet-110 1.73 M. Beware that
-    in the code of several works on calibration (Mukhoti et al., Tao et al.)
-    "ResNet-110" is another network, with 45.86 M: `bottleneck_resnet` of (3, 4, 26, 3)
-    blocks, here "resnet110_bottleneck". The paper cites He et al.
+    ResNet-20 has 0.27 M parameters, ResNet-56 0.85 M and ResNet-110 1.73 M. Note that
+    "ResNet-110" is another network in the code of several works on calibration
+    (Mukhoti et al., Tao et al., and the paper's own): `bottleneck_resnet` with
+    (3, 4, 26, 3) blocks and 45.86 M parameters. Here "resnet110" is that network, and
+    "resnet110_basic" is the one of He et al., whom the paper cites.
 
     Args:
         num_classes: the number of logits.
         input_shape: (height, width, channels).
         depth: 6n + 2.
-        width: filters of the first stage.
+        width: the number of filters in the first stage.
 
     Returns:
         A `keras.Model` from images to logits.
@@ -64,18 +65,19 @@ def bottleneck_resnet(
     blocks: Sequence[int] = (3, 4, 6, 3),
     width: int = 64,
 ) -> keras.Model:
-    """The ResNet of bottleneck blocks that He et al. made for ImageNet, 3 × 3 at first.
+    """The ResNet with bottlenecks of He et al., with a 3 × 3 stem.
 
-    Stages of `blocks[i]` bottlenecks with `width`·2ⁱ filters, four times as many at
-    their end. Without the stem's stride and pooling, an image of 32 × 32 ends in 4 × 4.
-    A bottleneck strides in its 3 × 3 convolution, as in PyTorch. With (3, 4, 6, 3)
-    blocks, ResNet-50, it has 23.52 M parameters for 10 classes.
+    It has stages of `blocks[i]` bottlenecks with `width`·2ⁱ filters, and four times as
+    many at their end. The stem has no stride and no pooling, so that an image of
+    32 × 32 ends as 4 × 4. A bottleneck has its stride in the 3 × 3 convolution, as in
+    PyTorch. For 10 classes, (3, 4, 6, 3) blocks, ResNet-50, have 23.52 M parameters,
+    and (3, 4, 26, 3) blocks, ResNet-110 in the paper's code, have 45.86 M.
 
     Args:
         num_classes: the number of logits.
         input_shape: (height, width, channels).
         blocks: the number of blocks in each stage.
-        width: filters of the first stage.
+        width: the number of filters in the first stage.
 
     Returns:
         A `keras.Model` from images to logits.

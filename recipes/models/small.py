@@ -1,4 +1,4 @@
-"""Small convolutional networks, for small images and quick studies."""
+"""Small convolutional networks for small images and short studies."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,8 @@ def cnn(
 
     Args:
         num_classes: the number of logits.
-        input_shape: (height, width, channels), at least 2 to the number of blocks.
+        input_shape: (height, width, channels); at least 2 to the power of the number of
+            blocks.
         filters: the number of filters in each block.
 
     Returns:

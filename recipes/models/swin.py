@@ -1,7 +1,7 @@
 """Swin transformers.
 
-Not that of keras-hub, whose installation brings TensorFlow along on every backend, and
-whose converter does not read timm's names.
+keras-hub has one too, but installs TensorFlow on every backend, and its converter does
+not read timm's names.
 """
 
 from collections.abc import Sequence
@@ -28,21 +28,22 @@ def swin(
 ) -> keras.Model:
     """A Swin transformer; Swin-Tiny by default.
 
-    Attention stays within windows; every second block shifts them by half a window, so
-    that neighbours meet. Between stages, 2 × 2 tokens merge into one of twice the
-    width. timm's `swin_tiny_patch4_window7_224`: 28.29 M parameters for 1000 classes.
+    Attention is limited to windows; every second block shifts them by half a window, so
+    that neighbouring windows are connected. Between stages, 2 × 2 tokens are merged
+    into one of twice the width. The default is timm's `swin_tiny_patch4_window7_224`,
+    with 28.29 M parameters for 1000 classes.
 
     Args:
         num_classes: the number of logits.
-        input_shape: (height, width, channels), square, a whole number of windows in
-            every stage.
-        patch: pixels of a patch's side.
-        width: features of a token in the first stage.
+        input_shape: (height, width, channels); a square that has a whole number of
+            windows in every stage.
+        patch: side of a patch in pixels.
+        width: the number of features of a token in the first stage.
         depths: the number of blocks in each stage.
         heads: the number of attention heads in each stage.
-        window: tokens of a window's side. A stage with fewer is one window.
-        drop_path: the probability that training skips the last block's branches;
-            rises linearly from 0 at the first block.
+        window: side of a window in tokens. A smaller stage is one window.
+        drop_path: the probability with which training skips the branches of the last
+            block; it rises linearly from 0 at the first block.
 
     Returns:
         A `keras.Model` from images to logits.
@@ -70,7 +71,7 @@ def swin(
 def _check_shape(
     input_shape: tuple[int, int, int], patch: int, window: int, stages: int
 ) -> None:
-    """Every stage must be one window, or a whole number of them."""
+    """Checks that every stage has a whole number of windows."""
     grid, rest = divmod(input_shape[0], patch)
     fits = not rest and input_shape[0] == input_shape[1]
     for stage in range(stages):
@@ -87,7 +88,7 @@ def _check_shape(
 def _merge(x: Tensor, name: str) -> Tensor:
     _, height, length, width = x.shape
     x = layers.Reshape((height // 2, 2, length // 2, 2, width))(x)
-    # The state dicts have the four in the order of their columns.
+    # State dicts have the four tokens in column order.
     x = layers.Permute((1, 3, 4, 2, 5))(x)
     x = layers.Reshape((height // 2, length // 2, 4 * width))(x)
     return dense(
@@ -127,13 +128,14 @@ class WindowAttention(layers.Layer):
     softmax(q·kᵀ/√d + B + M)·v
     ```
 
-    B is the bias of two tokens' relative position. The grid is rolled by the shift, so
-    that windows at its end hold tokens of both ends: M is −100 between those, else 0.
+    B is a bias for the relative position of two tokens. The grid is rolled by the
+    shift, so that the last windows hold tokens from both ends: M is −100 between tokens
+    of different ends, and 0 otherwise.
 
     Args:
         heads: the number of heads.
-        window: tokens of a window's side. A grid with fewer is one window, unshifted.
-        shift: tokens that the windows are shifted by.
+        window: side of a window in tokens. A smaller grid is one window, not shifted.
+        shift: number of tokens by which the windows are shifted.
         **kwargs: further arguments of `keras.layers.Layer`.
     """
 
@@ -144,7 +146,7 @@ class WindowAttention(layers.Layer):
         self.shift = shift
 
     def build(self, input_shape: tuple[int, ...]) -> None:
-        """Makes the biases, and what the grid decides."""
+        """Creates the biases, and what depends on the grid."""
         self._grid = input_shape[1]
         self._side = min(self._grid, self.window)
         self._roll = self.shift if self._grid > self.window else 0
@@ -157,7 +159,7 @@ class WindowAttention(layers.Layer):
         )
 
     def call(self, qkv: Tensor) -> Tensor:
-        """Queries, keys and values side by side (n, grid, grid, 3·width)."""
+        """Maps queries, keys and values (n, grid, grid, 3·width) to their attention."""
         grid, side = self._grid, self._side
         windows, tokens = grid // side, side * side
         width = qkv.shape[-1] // 3
@@ -171,7 +173,7 @@ class WindowAttention(layers.Layer):
         q, k, v = x[:, :, :, 0], x[:, :, :, 1], x[:, :, :, 2]
 
         scores = ops.einsum("nwqhd,nwkhd->nwhqk", q * features**-0.5, k)
-        # A softmax over 49 tokens is too coarse in half precision.
+        # Half precision is too coarse for a softmax over 49 tokens.
         scores = ops.cast(scores, "float32") + self._bias()
         weights = ops.cast(ops.softmax(scores), v.dtype)
         x = ops.einsum("nwhqk,nwkhd->nwqhd", weights, v)
@@ -184,7 +186,7 @@ class WindowAttention(layers.Layer):
         return x
 
     def _bias(self) -> Tensor:
-        """B + M, (1 or windows, heads, tokens, tokens)."""
+        """Returns B + M, (1 or windows, heads, tokens, tokens)."""
         table = ops.cast(self.relative_position_bias_table, "float32")
         bias = ops.take(table, self._positions, axis=0)
         bias = ops.transpose(bias, (2, 0, 1))[None]
@@ -203,7 +205,7 @@ class WindowAttention(layers.Layer):
 
 
 def _relative_positions(side: int) -> np.ndarray:
-    """Rows of the table, one for each pair of a window's tokens."""
+    """Returns the row of the bias table for each pair of tokens in a window."""
     row, column = np.divmod(np.arange(side * side), side)
     rows = row[:, None] - row + side - 1
     columns = column[:, None] - column + side - 1
@@ -211,8 +213,8 @@ def _relative_positions(side: int) -> np.ndarray:
 
 
 def _mask(grid: int, side: int, shift: int) -> np.ndarray:
-    """M, (windows, 1, tokens, tokens)."""
-    # The parts of the rolled grid: before the last window, and that window's two ends.
+    """Returns M, (windows, 1, tokens, tokens)."""
+    # Parts of the rolled grid: before the last window, and the two ends within it.
     part = np.digitize(np.arange(grid), (grid - side, grid - shift))
     parts = 3 * part[:, None] + part
     parts = parts.reshape(grid // side, side, grid // side, side)

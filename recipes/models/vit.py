@@ -1,7 +1,7 @@
 """Vision transformers.
 
-Not those of keras-hub, whose installation brings TensorFlow along on every backend, and
-whose converters do not read timm's names.
+keras-hub has them too, but installs TensorFlow on every backend, and its converters do
+not read timm's names.
 """
 
 from typing import Any
@@ -24,14 +24,15 @@ def vit(
 ) -> keras.Model:
     """A vision transformer that classifies by its class token; ViT-Small by default.
 
-    timm's `vit_small_patch16_224`: 22.05 M parameters for 1000 classes and images of
-    224 × 224.
+    The default is timm's `vit_small_patch16_224`, with 22.05 M parameters for 1000
+    classes and images of 224 × 224.
 
     Args:
         num_classes: the number of logits.
-        input_shape: (height, width, channels), multiples of `patch`.
-        patch: pixels of a patch's side.
-        width: features of a token.
+        input_shape: (height, width, channels); height and width are multiples of
+            `patch`.
+        patch: side of a patch in pixels.
+        width: the number of features of a token.
         depth: the number of blocks.
         heads: the number of attention heads.
 
@@ -73,10 +74,10 @@ def _norm(x: Tensor, name: str) -> Tensor:
 
 @keras.saving.register_keras_serializable("keras_selcal_recipes")
 class ClassTokenAndPositions(layers.Layer):
-    """Puts a learned token before the others, and adds a learned position to each."""
+    """Prepends a learned class token, and adds a learned position to each token."""
 
     def build(self, input_shape: tuple[int, ...]) -> None:
-        """Makes the token and the positions."""
+        """Creates the token and the positions."""
         _, tokens, width = input_shape
         self.cls_token = self.add_weight(
             shape=(1, 1, width),
@@ -90,7 +91,7 @@ class ClassTokenAndPositions(layers.Layer):
         )
 
     def call(self, x: Tensor) -> Tensor:
-        """(n, tokens, width) to (n, 1 + tokens, width)."""
+        """Maps (n, tokens, width) to (n, 1 + tokens, width)."""
         token = ops.cast(self.cls_token, x.dtype)
         token = ops.broadcast_to(token, (ops.shape(x)[0], 1, x.shape[-1]))
         return ops.concatenate([token, x], axis=1) + ops.cast(self.pos_embed, x.dtype)
@@ -101,7 +102,7 @@ class ClassTokenAndPositions(layers.Layer):
 
 @keras.saving.register_keras_serializable("keras_selcal_recipes")
 class Attention(layers.Layer):
-    """Scaled dot-product attention among tokens.
+    """Scaled dot-product attention between tokens.
 
     Args:
         heads: the number of heads.
@@ -113,7 +114,7 @@ class Attention(layers.Layer):
         self.heads = heads
 
     def call(self, qkv: Tensor) -> Tensor:
-        """Queries, keys and values side by side (n, tokens, 3·width)."""
+        """Maps queries, keys and values (n, tokens, 3·width) to (n, tokens, width)."""
         _, tokens, width = qkv.shape
         features = width // (3 * self.heads)
         qkv = ops.reshape(qkv, (-1, tokens, 3, self.heads, features))

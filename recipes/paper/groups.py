@@ -64,8 +64,7 @@ class Group:
         self, table: str, posthoc: str, metric: str, loss: str
     ) -> published.Figure | None:
         """Returns the number that the paper prints, if there is one."""
-        model = settings.ALIASES.get(self.model, self.model)
-        key = published.Key(table, self.dataset, model, posthoc, metric, loss)
+        key = published.Key(table, self.dataset, self.model, posthoc, metric, loss)
         return published.figures().get(key)
 
     def chosen(self, loss: str, notes: list[str]) -> list[Run]:

@@ -1,4 +1,4 @@
-"""The networks have the sizes, the arithmetic and the weights of PyTorch's."""
+"""The networks have the sizes, outputs and weights of the PyTorch networks."""
 
 import json
 import os
@@ -20,12 +20,13 @@ from recipes.models.resnet import bottleneck_resnet, cifar_resnet
 from recipes.models.swin import swin
 from recipes.models.vit import vit
 
-# What PyTorch answers, from write_parity.py, and the same networks here.
+# Outputs of PyTorch, from write_parity.py, and the same networks here.
 PARITY = Path(__file__).parent / "parity"
 SMALL = {
     "cifar_resnet": partial(cifar_resnet, depth=8, width=4),
     "bottleneck_resnet": partial(bottleneck_resnet, blocks=(2, 1), width=2),
     "preresnet": partial(preresnet, blocks=2, width=4),
+    "preresnet_bottleneck": partial(preresnet, blocks=2, bottleneck=True, width=2),
     "vit": partial(vit, patch=4, width=8, depth=2, heads=2),
     "swin": partial(swin, patch=2, width=4, depths=(2, 1), heads=(1, 2), window=4),
 }
@@ -124,10 +125,11 @@ def predict(model, x):
         ("resnet8", 10, 75_290),
         ("resnet20", 10, 269_722),
         ("resnet56", 10, 853_018),
-        ("resnet110", 10, 1_727_962),
         ("resnet50", 10, 23_520_842),
-        ("resnet110_bottleneck", 10, 45_864_522),
-        ("preresnet56", 10, 855_578),
+        ("resnet110", 10, 45_864_522),
+        ("resnet110_basic", 10, 1_727_962),
+        ("preresnet56", 10, 868_634),
+        ("preresnet56_basic", 10, 855_578),
         ("wrn28_10", 10, 36_479_194),
         ("vit_small", 1000, 22_050_664),
         ("swin_tiny", 1000, 28_288_354),
@@ -136,14 +138,14 @@ def predict(model, x):
         ("cnn4_narrow", 10, 98_970),
     ],
 )
-def test_number_of_parameters(name, num_classes, count):
+def test_networks_have_the_published_number_of_parameters(name, num_classes, count):
     model = models.build(name, num_classes)
     assert sum(int(np.prod(v.shape)) for v in model.trainable_variables) == count
     assert model.output_shape == (None, num_classes)
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_answers_as_pytorch_and_after_saving(name, weights, tmp_path):
+def test_outputs_equal_pytorchs_and_stay_the_same_after_saving(name, weights, tmp_path):
     arrays = parity(name)
     model = small(name)
     models.load_pretrained(model, weights(state_dict(name)))
@@ -156,7 +158,7 @@ def test_answers_as_pytorch_and_after_saving(name, weights, tmp_path):
 
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
-def test_reads_the_names_of_timm(name, weights):
+def test_weights_are_read_by_the_names_of_timm(name, weights):
     model, expected = small(name), small(name)
     models.load_pretrained(expected, weights(state_dict(name)))
     state = timm_names(state_dict(name))
@@ -174,7 +176,7 @@ def test_reads_the_names_of_timm(name, weights):
     )
 
 
-def test_leaves_out_a_head_for_other_classes(weights, capsys):
+def test_a_head_for_another_number_of_classes_is_not_loaded(weights, capsys):
     model = small("vit", num_classes=3)
     model.get_layer("head").bias.assign([1.0, 2.0, 3.0])
     models.load_pretrained(model, weights(state_dict("vit")))
@@ -189,7 +191,7 @@ def test_leaves_out_a_head_for_other_classes(weights, capsys):
     assert "has no head" in capsys.readouterr().out
 
 
-def test_refuses_a_file_that_does_not_fit(weights):
+def test_a_file_that_does_not_fit_is_refused(weights):
     model = small("cifar_resnet")
     state = state_dict("cifar_resnet")
     del state["module.layer2.0.bn1.running_var"]
@@ -215,7 +217,7 @@ def test_refuses_a_file_that_does_not_fit(weights):
         models.load_pretrained(model, "nowhere.npz")
 
 
-def test_copies_to_safetensors(weights, tmp_path):
+def test_convert_writes_the_same_weights_as_safetensors(weights, tmp_path):
     state = state_dict("cifar_resnet")
     source, copy = weights(state), tmp_path / "weights.safetensors"
     if keras.backend.backend() == "torch":
@@ -233,7 +235,7 @@ def test_copies_to_safetensors(weights, tmp_path):
         convert.main([str(source)])
 
 
-def test_says_what_to_install(monkeypatch, tmp_path):
+def test_the_error_for_a_missing_package_says_what_to_install(monkeypatch, tmp_path):
     (tmp_path / "weights.pth").touch()
     (tmp_path / "weights.safetensors").touch()
     for missing in ("torch", "safetensors", "safetensors.numpy", "keras_cv"):
@@ -246,7 +248,7 @@ def test_says_what_to_install(monkeypatch, tmp_path):
         models.build("keras_cv_resnet50", 10)
 
 
-def test_refuses_what_cannot_be_built():
+def test_unknown_names_and_impossible_shapes_are_refused():
     with pytest.raises(ValueError, match=r"'resnet50', 'resnet110', .*'renset50'"):
         models.build("renset50", 10)
     with pytest.raises(ValueError, match="`num_classes` must be an integer"):
@@ -262,7 +264,7 @@ def test_refuses_what_cannot_be_built():
 
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
-def test_trains_in_mixed_precision(name, weights):
+def test_transformers_train_in_mixed_precision(name, weights):
     arrays = parity(name)
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
@@ -283,7 +285,7 @@ def test_trains_in_mixed_precision(name, weights):
         assert not np.array_equal(new, old), variable.path
 
 
-def test_transformers_draw_each_layer_anew():
+def test_layers_of_a_transformer_have_different_initial_weights():
     model = small("swin")
     dense = [layer for layer in model.layers if isinstance(layer, keras.layers.Dense)]
     assert len({layer.kernel_initializer.seed for layer in dense}) == len(dense)
@@ -293,7 +295,7 @@ def test_transformers_draw_each_layer_anew():
 
 
 @pytest.mark.parametrize("name", ["keras_cv_resnet50", "keras_cv_resnet50_v2"])
-def test_backbones_of_keras_cv(name, tmp_path):
+def test_backbones_of_keras_cv_predict_and_are_saved_without_keras_cv(name, tmp_path):
     pytest.importorskip("keras_cv")
     model = models.build(name, 10, (64, 64, 3))
     assert 23_520_000 < model.count_params() < 23_600_000
@@ -306,7 +308,7 @@ def test_backbones_of_keras_cv(name, tmp_path):
     ("name", "accuracy", "ece"),
     [("resnet20", 91.73, 5.317), ("resnet56", 93.39, 4.645)],
 )
-def test_published_figures_on_cifar10(name, accuracy, ece):
+def test_pretrained_networks_have_the_published_accuracy_and_ece(name, accuracy, ece):
     """Needs cifar10.npz, with x_test and y_test, in the folder of real data."""
     data = load("cifar10.npz")
     suffix = "th" if keras.backend.backend() == "torch" else "safetensors"
@@ -340,7 +342,7 @@ print(keras.backend.backend())
 """
 
 
-def test_saved_here_loaded_on_another_backend(weights, tmp_path):
+def test_a_saved_model_predicts_the_same_on_another_backend(weights, tmp_path):
     pythons = json.loads(os.environ.get("KERAS_SELCAL_PYTHONS", "{}"))
     pythons.pop(keras.backend.backend(), None)
     if not pythons:

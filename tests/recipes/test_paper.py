@@ -1,12 +1,13 @@
-"""The paper's figures as data: complete, as printed, and at one with each other."""
+"""The paper's numbers as data: complete, as printed, and consistent."""
 
-import doctest
 from itertools import groupby
 
 import pytest
 
 from recipes import losses, models
 from recipes.paper import published
+
+pytestmark = pytest.mark.backend_free
 
 FIGURES = published.figures()
 ROWS = {
@@ -15,8 +16,8 @@ ROWS = {
 }
 ACC, CW, ADAPTIVE = "combined_acc_ece", "cwece_ts_split", "ece_a_ts_split"
 
-# Rows where the paper prints one of several equal bests in bold, not all of them: what
-# is equal as printed need not be equal.
+# Rows in which the paper prints only one of several equal bests in bold: numbers that
+# are equal as printed need not be equal.
 ONE_OF_EQUALS = {
     (ACC, "tiny-imagenet", "vit_small", "none", "ece"): {"aurc", "au"},
     (ADAPTIVE, "cifar10", "resnet50", "none", "accuracy"): {"xe", "kde_xe"},
@@ -35,7 +36,7 @@ TWO_ACCURACIES = {
 }
 
 
-def test_every_number_is_there():
+def test_every_number_of_the_tables_is_there():
     assert len(published.pairs()) == 10
     assert {model for _, model in published.pairs()} < set(models.NAMES)
     lines = {
@@ -74,7 +75,7 @@ def test_bold_is_the_best_of_its_row(row):
     assert (bests if len(bests) > 1 else None) == ONE_OF_EQUALS.get(row)
 
 
-def test_numbers_lie_where_they_can():
+def test_numbers_are_in_a_plausible_range():
     bounds = {
         "accuracy": (30, 97),
         "ece": (0.9, 11),
@@ -142,7 +143,7 @@ def test_numbers_as_printed(key, value, bold):
     assert FIGURES[key] == (value, bold)
 
 
-def test_reliability_diagrams():
+def test_reliability_diagrams_have_ten_bins_and_the_printed_ece():
     diagrams = published.diagrams()
     assert list(diagrams) == ["fl53", "inv_focal", "dual_focal", "kde_xe", "aurc", "au"]
     printed = [diagram.ece for diagram in diagrams.values()]
@@ -155,12 +156,8 @@ def test_reliability_diagrams():
             assert 0 <= bar.accuracy <= 1
         gaps = [100 * abs(bar.accuracy - bar.confidence) for bar in diagram.bars]
         assert gaps[-1] * 0.5 < diagram.ece < max(gaps)
-    # Where the losses stand: FL-53 is not sure enough, inverse focal loss too sure.
+    # FL-53 is underconfident, inverse focal loss overconfident.
     assert all(bar.accuracy > bar.confidence for bar in diagrams["fl53"].bars[3:])
     assert all(bar.accuracy < bar.confidence for bar in diagrams["inv_focal"].bars[2:])
     assert diagrams["au"].bars[8] == (0.8, 0.9, 0.809433962264151, 0.856447905751894)
     assert diagrams["aurc"].bars[1] == (0.1, 0.2, 0.0, 0.194341078400612)
-
-
-def test_docstring_examples():
-    assert doctest.testmod(published).failed == 0

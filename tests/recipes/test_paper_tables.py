@@ -1,4 +1,4 @@
-"""The paper's tables from runs: their numbers, their cells, and what is left out."""
+"""The paper's tables from runs: their numbers, cells and notes."""
 
 import csv
 import dataclasses
@@ -16,11 +16,13 @@ from recipes.paper.posthoc import posthoc_values
 from recipes.paper.tables import latex, markdown, measured, table_csv
 from recipes.runs import Predictions
 
+pytestmark = pytest.mark.backend_free
+
 K, N = 10, 2000
 
 
 def predictions(rng, scale=1.0):
-    """Makes a network that is surer than it should be at scale 1."""
+    """Returns predictions that are overconfident at scale 1."""
     labels = rng.integers(0, K, N)
     logits = 2.2 * np.eye(K)[labels] + rng.normal(size=(N, K))
     return Predictions((5 * scale * logits).astype("float32"), labels)
@@ -82,7 +84,7 @@ def test_without_runs_the_tables_are_the_papers():
     assert r"/ \textbf{0.44} [78.0]" in latex(found)
 
 
-def test_numbers_of_a_run(rng):
+def test_posthoc_values_follow_from_the_calibrators(rng):
     val, test = predictions(rng), predictions(rng)
     values, errors = posthoc_values(val, test, accuracy=0.9)
     assert errors == []
@@ -112,7 +114,7 @@ def test_numbers_of_a_run(rng):
     assert values["metaacc", "accuracy"] < accuracy
 
 
-def test_ours_beside_the_papers(folder, rng):
+def test_cells_have_our_mean_beside_the_papers_number(folder, rng):
     runs = [made(folder, rng, seed=seed) for seed in range(2)]
     runs += [made(folder, rng, "au", scale=0.5), made(folder, rng, model="resnet20")]
     found, notes = measured(runs)
@@ -153,7 +155,7 @@ def test_ours_beside_the_papers(folder, rng):
     assert float(row["std"]) > 0
 
 
-def test_what_differs_from_the_paper_is_told(folder, rng):
+def test_titles_and_notes_tell_what_differs_from_the_paper(folder, rng):
     runs = [
         made(folder, rng, "au", arguments={"smoothing": 0.3}),
         made(folder, rng, subset=500, epochs=20),
@@ -161,7 +163,9 @@ def test_what_differs_from_the_paper_is_told(folder, rng):
         made(folder, rng, model="resnet110", loss="aurc", arguments={"csf": "margin"}),
         made(folder, rng, model="wrn28_10", loss="au", arguments={"coverage": 0.5}),
         made(folder, rng, model="wrn28_10", loss="au", arguments={"csf": "margin"}),
-        made(folder, rng, model="resnet110_bottleneck"),
+        made(folder, rng, model="resnet110_basic"),
+        made(folder, rng, dataset="tiny-imagenet", model="vit_small"),
+        made(folder, rng, dataset="digits", model="cnn", label_noise=0.2),
         made(folder, rng, dataset="folder:a/pets_1|2", model="cnn"),
     ]
     found, notes = measured(runs)
@@ -175,8 +179,10 @@ def test_what_differs_from_the_paper_is_told(folder, rng):
     rows = table_rows(markdown(found))
     assert "ResNet50 (subset 500, epochs 20)" in rows
     assert rows["WRN"][0][-1] == "/ 95.32"
-    # Whichever ResNet-110 it was.
-    assert rows["resnet110\\_bottleneck"][0][1] == "/ 93.80"
+    # Not the paper's network: it has no number of the paper beside its own.
+    assert rows["resnet110\\_basic"][0][1] == ""
+    assert "ViT-Small (from scratch)" in rows
+    assert "cnn (20 % of the labels are wrong)" in rows
     assert "**pets\\_1\\|2, ECE ↓**" in markdown(found)
     assert r"pets\_1|2, ECE $\downarrow$" in latex(found)
 
@@ -194,7 +200,9 @@ def test_calibrators_that_refuse_leave_a_note(folder, rng):
     assert cells["+MetaMis"][4][0] == "/ 6.72 [63.7]"
 
 
-def test_command(folder, rng, capsys, tmp_path, monkeypatch):
+def test_the_command_writes_three_files_and_leaves_out_unfinished_runs(
+    folder, rng, capsys, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     assert main(("tables",)) == 0
     assert capsys.readouterr().out.endswith("tables.tex: 0 runs\n")

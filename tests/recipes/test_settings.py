@@ -12,6 +12,8 @@ import keras_selcal
 from recipes import cli, losses, settings
 from recipes.settings import override, with_epochs
 
+pytestmark = pytest.mark.backend_free
+
 # Typed from the paper's appendix, row by row in its order of columns.
 COLUMNS = [
     *itertools.product(
@@ -35,7 +37,7 @@ SMOOTHING = "0.1 0.1 0.1 0.1  0.005 0.005 0.1 0.01  0.05 0.05"
         ("au", "smoothing", SMOOTHING),
     ],
 )
-def test_tables_of_the_paper(loss, argument, row):
+def test_hyperparameters_are_those_of_the_papers_tables(loss, argument, row):
     found = [settings.settings(*column, loss).loss[argument] for column in COLUMNS]
     assert found == [float(number) for number in row.split()]
     assert set(settings.TUNED) == set(COLUMNS)
@@ -43,7 +45,7 @@ def test_tables_of_the_paper(loss, argument, row):
 
 @pytest.mark.parametrize(("dataset", "model"), COLUMNS)
 @pytest.mark.parametrize("loss", settings.LOSSES)
-def test_training_of_the_paper(dataset, model, loss):
+def test_training_is_that_of_the_papers_appendix(dataset, model, loss):
     found = settings.settings(dataset, model, loss)
     assert (found.momentum, found.weight_decay) == (0.9, 0.0005)
     if dataset == "tiny-imagenet":
@@ -61,7 +63,18 @@ def test_training_of_the_paper(dataset, model, loss):
     assert "not in" not in found.source
 
 
-def test_losses_of_the_paper():
+def test_source_names_what_differs_from_the_paper():
+    def source(model, **options):
+        return settings.settings("cifar10", model, "xe", **options).source
+
+    assert source("resnet110") == "paper, appendix"
+    assert "not the network of its code, resnet110" in source("resnet110_basic")
+    assert "not in the paper" in source("resnet20", from_scratch=True)
+    tiny = settings.settings("tiny-imagenet", "vit_small", "xe", from_scratch=True)
+    assert "from scratch, where the paper fine-tunes" in tiny.source
+
+
+def test_losses_have_the_papers_arguments():
     kde_weight = {
         dataset: settings.settings(dataset, "resnet50", "kde_xe").loss["kde_weight"]
         for dataset in ("cifar10", "cifar100")
@@ -80,7 +93,7 @@ def test_losses_of_the_paper():
     }
 
 
-def test_smoothing_is_converted_where_weights_have_a_gradient():
+def test_smoothing_of_msp_is_converted_where_weights_have_a_gradient():
     """ν divided by the range of max softmax(softmax(z)), whose ends are known."""
     for dataset, model, k in (
         ("cifar10", "resnet50", 10),
@@ -96,6 +109,10 @@ def test_smoothing_is_converted_where_weights_have_a_gradient():
             paper["smoothing"] / (high - low)
         )
         assert converted["weight_gradient"] == 1.0
+        # The conversion is known for "msp" only.
+        for csf in ("margin", "neg_entropy"):
+            other = settings.settings(dataset, model, "au", csf=csf, weight_gradient=1)
+            assert other.loss["smoothing"] == paper["smoothing"]
     command = ["train", "--dataset", "cifar10", "--model", "resnet50", "--loss", "au"]
     for change, smoothing in (("loss.weight_gradient=1", 0.757), ("epochs=9", 0.1)):
         task, _ = cli.task_of(cli._parser().parse_args([*command, "--set", change]))
@@ -141,7 +158,7 @@ def test_losses_are_those_of_the_columns_and_take_logits():
         assert type(built) is cls
         assert built.get_config()["from_logits"] is True
     assert losses.build("fl53").gamma == "53"
-    with pytest.raises(ValueError, match="xe, fl53, inv_focal"):
+    with pytest.raises(ValueError, match="'xe', 'fl53', 'inv_focal'"):
         losses.build("focal")
 
 
@@ -164,7 +181,7 @@ def test_losses_are_those_of_the_columns_and_take_logits():
         ("weight_gradient_rise", "5,10", (5, 10)),
     ],
 )
-def test_overrides(key, value, expected):
+def test_an_override_changes_one_setting_and_keeps_its_type(key, value, expected):
     before = settings.settings("cifar10", "resnet50", "au")
     after = dataclasses.asdict(override(before, key, value))
     name, _, argument = key.partition(".")
@@ -183,16 +200,16 @@ def test_overrides(key, value, expected):
         ("loss.smoothing", "nan", "`loss.smoothing` must be a number"),
         ("loss.num_bins", "1.5", "`loss.num_bins` must be an integer"),
         ("loss.threshold", "much", "a number or none"),
-        ("loss.gamma", "1", "loss.csf, loss.coverage"),
-        ("loss", "au", "batch_size, epochs"),
-        ("source", "x", "batch_size, epochs"),
+        ("loss.gamma", "1", "'loss.csf', 'loss.coverage'"),
+        ("loss", "au", "'batch_size', 'epochs'"),
+        ("source", "x", "'batch_size', 'epochs'"),
         ("rate", "1", "learning_rate"),
-        ("epochs", "0", "`epochs` must be at least 1"),
+        ("epochs", "0", "`epochs` must be an integer of at least 1"),
         ("epochs", "many", "`epochs` must be an integer"),
-        ("schedule", "linear", "steps, cosine"),
-        ("milestones", "10;20", "integers with commas"),
-        ("augmentation", "mixup", "crop_flip, flip, none"),
-        ("validate_every", "0", "`validate_every` must be at least 1"),
+        ("schedule", "linear", "'steps', 'cosine'"),
+        ("milestones", "10;20", "integers separated by commas"),
+        ("augmentation", "mixup", "'crop_flip', 'flip', 'none'"),
+        ("validate_every", "0", "`validate_every` must be an integer of at least 1"),
         ("weight_gradient_rise", "5", "two epochs in rising order"),
         ("weight_gradient_rise", "9,5", "two epochs in rising order"),
     ],
@@ -202,8 +219,8 @@ def test_bad_overrides_name_what_is_allowed(key, value, message):
         override(settings.settings("cifar10", "resnet50", "au"), key, value)
 
 
-def test_the_weight_gradient_rises_in_the_au_loss_alone():
-    with pytest.raises(ValueError, match="for the AU loss alone"):
+def test_only_the_au_loss_has_a_rising_weight_gradient():
+    with pytest.raises(ValueError, match="Only the AU loss has"):
         override(
             settings.settings("cifar10", "resnet50", "xe"),
             "weight_gradient_rise",
@@ -211,13 +228,13 @@ def test_the_weight_gradient_rises_in_the_au_loss_alone():
         )
 
 
-def test_bandwidths_are_numbers_or_words():
+def test_a_bandwidth_is_a_number_or_a_word():
     kde = settings.settings("digits", "cnn", "kde_xe")
     assert override(kde, "loss.bandwidth", "0.01").loss["bandwidth"] == 0.01
     assert override(kde, "loss.bandwidth", "auto").loss["bandwidth"] == "auto"
 
 
-def test_shorter_training_keeps_its_course():
+def test_milestones_and_warmup_scale_with_the_epochs():
     short = with_epochs(settings.settings("cifar100", "resnet50", "xe"), 25)
     assert (short.epochs, short.milestones, short.warmup_epochs) == (25, (6, 12, 16), 4)
     one = with_epochs(settings.settings("cifar10", "resnet50", "xe"), 1)
@@ -231,18 +248,18 @@ def test_shorter_training_keeps_its_course():
     [
         (("cifar", "resnet50", "xe"), "cifar10, cifar100, tiny-imagenet, digits"),
         (("folder", "resnet50", "xe"), "folder:PATH"),
-        (("cifar10", "resnet", "xe"), "resnet50, resnet110"),
-        (("cifar10", "resnet50", "ce"), "xe, fl53"),
+        (("cifar10", "resnet", "xe"), "'resnet50', 'resnet110'"),
+        (("cifar10", "resnet50", "ce"), "'xe', 'fl53'"),
     ],
 )
 def test_unknown_names_list_the_known_ones(arguments, message):
     with pytest.raises(ValueError, match=message):
         settings.settings(*arguments)
-    with pytest.raises(ValueError, match="msp, margin, neg_entropy"):
+    with pytest.raises(ValueError, match="'msp', 'margin', 'neg_entropy'"):
         settings.settings("cifar10", "resnet50", "au", csf="max")
 
 
-def test_rows_show_the_tables():
+def test_rows_show_the_papers_choices():
     rows = settings.rows()
     assert len({tuple(row) for row in rows}) == 1
     assert [(row["data set"], row["model"]) for row in rows][: len(COLUMNS)] == COLUMNS

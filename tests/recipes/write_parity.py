@@ -1,9 +1,9 @@
-"""Writes what small PyTorch networks answer, for `test_models.py` on every backend.
+"""Writes the outputs of small PyTorch networks, for `test_models.py` on every backend.
 
-    KERAS_BACKEND=torch python tests/recipes/write_parity.py [--full]
+    KERAS_BACKEND=torch python tests/recipes/write_parity.py [--resnets | --full]
 
-needs torch and transformers. `--full` writes nothing, but compares ViT-Small and
-Swin-Tiny in full size.
+needs torch, and transformers unless `--resnets` writes the ResNets only. `--full`
+writes nothing, but compares ViT-Small and Swin-Tiny in full size.
 """
 
 import sys
@@ -15,12 +15,6 @@ import torch
 from safetensors.numpy import load_file
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
-from transformers import (
-    SwinConfig,
-    SwinForImageClassification,
-    ViTConfig,
-    ViTForImageClassification,
-)
 
 FOLDER = Path(__file__).parent / "parity"
 
@@ -91,12 +85,36 @@ class PreActivation(nn.Module):
         return self.conv2(F.relu(self.bn2(self.conv1(y)))) + shortcut
 
 
+class PreActivationBottleneck(nn.Module):
+    expansion = 4
+
+    def __init__(self, inputs, outputs, stride):
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(inputs)
+        self.conv1 = conv(inputs, outputs, 1)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.conv2 = conv(outputs, outputs, 3, stride)
+        self.bn3 = nn.BatchNorm2d(outputs)
+        self.conv3 = conv(outputs, 4 * outputs, 1)
+        self.downsample = nn.Sequential()
+        if stride > 1 or inputs != 4 * outputs:
+            self.downsample = nn.Sequential(conv(inputs, 4 * outputs, 1, stride))
+
+    def forward(self, x):
+        y = self.conv1(F.relu(self.bn1(x)))
+        y = self.conv2(F.relu(self.bn2(y)))
+        return self.conv3(F.relu(self.bn3(y))) + self.downsample(x)
+
+
+PRE_ACTIVATION = (PreActivation, PreActivationBottleneck)
+
+
 class ResNet(nn.Module):
     def __init__(self, block, width, blocks, classes=10):
         super().__init__()
         features = width
         self.conv1 = conv(3, width, 3)
-        if block is not PreActivation:
+        if block not in PRE_ACTIVATION:
             self.bn1 = nn.BatchNorm2d(width)
         for stage, count in enumerate(blocks):
             layers = []
@@ -106,7 +124,7 @@ class ResNet(nn.Module):
                 features = width * 2**stage * block.expansion
             setattr(self, f"layer{stage + 1}", nn.Sequential(*layers))
         self.stages = len(blocks)
-        if block is PreActivation:
+        if block in PRE_ACTIVATION:
             self.layer1[0].first = True
             self.bn = nn.BatchNorm2d(features)
         self.linear = nn.Linear(features, classes)
@@ -158,16 +176,27 @@ def write(name, model, state, x):
     print(f"{path.name}: {path.stat().st_size / 1e3:.0f} kB")
 
 
-def write_all():
+def write_resnets():
     resnets = {
         "cifar_resnet": ResNet(Basic, 4, (1, 1, 1)),
         "bottleneck_resnet": ResNet(Bottleneck, 2, (2, 1)),
         "preresnet": ResNet(PreActivation, 4, (2, 2, 2)),
+        "preresnet_bottleneck": ResNet(PreActivationBottleneck, 2, (2, 2, 2)),
     }
     for name, model in resnets.items():
         state = randomised(model).state_dict()
         state = {f"module.{key}": value.numpy() for key, value in state.items()}
         write(name, model, state, images(8))
+
+
+def write_transformers():
+    from transformers import (
+        SwinConfig,
+        SwinForImageClassification,
+        ViTConfig,
+        ViTForImageClassification,
+    )
+
     transformers = {
         "vit": ViTForImageClassification(
             ViTConfig(
@@ -199,6 +228,13 @@ def write_all():
 
 
 def compare_full():
+    from transformers import (
+        SwinConfig,
+        SwinForImageClassification,
+        ViTConfig,
+        ViTForImageClassification,
+    )
+
     from recipes import models
 
     small = ViTConfig(
@@ -227,4 +263,9 @@ def compare_full():
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    compare_full() if "--full" in sys.argv else write_all()
+    if "--full" in sys.argv:
+        compare_full()
+    else:
+        write_resnets()
+        if "--resnets" not in sys.argv:
+            write_transformers()
