@@ -366,7 +366,7 @@ def test_reliability_of_hardly_any_samples(n, binning, ax):
 @pytest.mark.parametrize("binning", ["uniform", "adaptive"])
 def test_gaps_reach_from_accuracy_to_confidence(binning, ax):
     cautious = reference.softmax(LOGITS / 3)
-    curve = functional.reliability_curve(Y, cautious, 10, binning)
+    curve = functional.reliability_curve(Y, cautious, 10, binning=binning)
     plots.reliability_gaps(curve, ax=ax)
     full = curve.share > 0
     gap = (curve.confidence - curve.accuracy)[full]

@@ -311,7 +311,8 @@ def _rows_of_weight(
     """Returns the weight of each row, (n,), or None."""
     if num_labels > 1:
         if weight is not None:
-            weight = ops.repeat(ops.expand_dims(weight, -1), num_labels, axis=-1)
+            shape = (*ops.shape(weight), num_labels)
+            weight = ops.broadcast_to(ops.expand_dims(weight, -1), shape)
         if kept is not None:
             weight = kept if weight is None else weight * kept
     return None if weight is None else ops.reshape(weight, (-1,))

@@ -10,11 +10,12 @@ import numpy as np
 from keras import ops
 
 from keras_selcal._core.ops import TINY, segment_sum
-from keras_selcal._core.samples import Array
+from keras_selcal._core.samples import Array, to_counts
 from keras_selcal._core.validation import check_choice, check_count, refuse
 
 BINNINGS = ("uniform", "adaptive")
 NORMS = ("l1", "l2", "max")
+KINDS = ("top_label", "positive")
 BINNING_RULES = (None, "focal_calibration", "left_closed")
 
 
@@ -30,6 +31,13 @@ def check_binning(
     if binning_rule == "left_closed" and binning != "uniform":
         refuse("binning_rule", binning_rule, 'used with binning="uniform"')
     return num_bins, binning, binning_rule
+
+
+def check_kind(kind: Any, num_classes: int) -> None:
+    """Checks whose probability a calibration error looks at."""
+    check_choice("kind", kind, KINDS)
+    if kind == "positive" and num_classes != 2:
+        refuse("kind", kind, f'"top_label" for k={num_classes} classes')
 
 
 def uniform_edges(num_bins: int, dtype: Any) -> Array:
@@ -112,23 +120,29 @@ def run_sums(
     return np.diff(at, axis=-1), np.diff(cuts, axis=-1)
 
 
-def cell_sums(gap: Any, mass: Any, num_bins: int) -> tuple[Any, Any]:
+def cell_sums(
+    gap: Any, mass: Any, num_bins: int, same_total: bool = True
+) -> tuple[Any, Any]:
     """Returns gap and mass of M runs of near-equal mass, for each row of a histogram.
 
     What `run_sums` does, in `keras.ops`: a cell across a cut is shared out.
 
     Args:
         gap: Σ w (p − y) of each cell, (rows, cells).
-        mass: Σ w of each cell, (rows, cells), every row of the same total.
+        mass: Σ w of each cell, (rows, cells).
         num_bins: M.
+        same_total: whether all rows have the same mass, which is faster.
     """
     rows, num_cells = mass.shape
     upto, height = (ops.cumsum(sums, axis=-1) for sums in (mass, gap))
-    cuts = run_cuts(upto[0, -1], num_bins, ops)
+    cuts = run_cuts(upto[:, -1:], num_bins, ops)
     # A cell ends at or before cut j where at most j cuts lie below its end; counting
     # the ends by that number finds all cuts at once.
-    below = ops.searchsorted(cuts, ops.reshape(upto, (-1,)), side="left")
-    below = ops.minimum(ops.cast(below, "int32"), num_bins)
+    if same_total:
+        below = ops.searchsorted(cuts[0], ops.reshape(upto, (-1,)), side="left")
+    else:
+        below = ops.map(lambda row: ops.searchsorted(*row, side="left"), (cuts, upto))
+    below = ops.minimum(ops.cast(ops.reshape(below, (-1,)), "int32"), num_bins)
     row = ops.arange(rows * num_cells, dtype="int32") // num_cells
     index = below + row * (num_bins + 1)
     ends = segment_sum(ops.ones_like(below), index, rows * (num_bins + 1))
@@ -146,14 +160,43 @@ def cell_sums(gap: Any, mass: Any, num_bins: int) -> tuple[Any, Any]:
     share = (cuts - ended(upto)) / ops.where(cut_mass > 0, cut_mass, 1.0)
     share = ops.where(cut_mass > 0, ops.clip(share, 0.0, 1.0), 0.0)
     curve = ended(height) + share * at(gap, before)
-    runs = ops.broadcast_to(cuts[1:] - cuts[:-1], (rows, num_bins))
-    return curve[:, 1:] - curve[:, :-1], runs
+    return curve[:, 1:] - curve[:, :-1], cuts[:, 1:] - cuts[:, :-1]
 
 
 def interpolated_edges(p: Array, num_bins: int) -> Array:
     """Returns the M + 1 adaptive edges of Mukhoti et al.'s public code."""
     n = len(p)
     return np.interp(np.linspace(0, n, num_bins + 1), np.arange(n), np.sort(p))
+
+
+def bin_sums(
+    p: Array,
+    outcome: Array,
+    weight: Array | None,
+    num_bins: int,
+    binning: str,
+    binning_rule: str | None,
+) -> tuple[Array, Array]:
+    """Returns gap and mass of each bin, (M,)."""
+    gap = p.astype("float64") - outcome
+    if binning_rule == "focal_calibration":
+        edges = interpolated_edges(p, num_bins)
+        index = np.searchsorted(edges, p, side="left") - 1
+        # The open left end drops the smallest p, which stays in n: as published.
+        gap[index < 0] = 0.0
+        index = np.maximum(index, 0)
+    elif binning == "adaptive":
+        count = to_counts(weight, len(p))
+        sums = adaptive_sums(p[None], (gap * count)[None], count, num_bins)
+        return sums[0][0], sums[1][0]
+    else:
+        index = uniform_bins(p, num_bins, binning_rule == "left_closed")
+    if weight is not None:
+        gap = gap * weight
+    return (
+        np.bincount(index, gap, num_bins),
+        np.bincount(index, weight, num_bins).astype("float64"),
+    )
 
 
 def calibration_norm(gap: Any, mass: Any, norm: str, xp: Any) -> Any:
@@ -173,5 +216,5 @@ def calibration_norm(gap: Any, mass: Any, norm: str, xp: Any) -> Any:
     mean = gap / xp.where(mass > 0, mass, 1.0)
     if norm == "l2":
         return xp.sqrt(xp.sum(mass * mean**2, axis=-1) / n)
-    # Not every backend's max hands NaN on; 0 times the sum does.
+    # Not every backend's max propagates NaN; 0 times the sum does.
     return xp.max(xp.abs(mean), axis=-1) + 0.0 * xp.sum(gap, axis=-1)

@@ -41,9 +41,9 @@ class Ranking(NamedTuple):
     def ends(self) -> tuple[Any, Any, Any]:
         """Returns n, and the mass below and up to each group.
 
-        Summed from the surest group on, whose place the weights are most sensitive to,
-        and once: in float32, two sums of 10⁸ samples in other orders are hundreds
-        apart, and a group would end beyond n.
+        Summed from the most confident group on, whose place the weights are most
+        sensitive to, and once: in float32, two sums of 10⁸ samples in different orders
+        are hundreds apart, and a group would end beyond n.
         """
         at_least = self.xp.flip(self.accepted()[0], axis=-1)
         n = at_least[..., :1]
@@ -60,6 +60,24 @@ class Ranking(NamedTuple):
         weighted = xp.where(self.mass > 0, alpha * self.loss, 0.0)
         return xp.sum(weighted, axis=-1) / xp.maximum(self.n, TINY)
 
+    def au(self, coverage: float) -> Any:
+        """Mean of the selective risks at the scores below the κ-quantile."""
+        xp = self.xp
+        n, _, upto = self.ends()
+        # The quantile lies between the samples at positions i and i + 1, from 0 on.
+        position = coverage * (n - 1.0)
+        i = xp.floor(position)
+        between = position > i
+        # The sample at i is below it if the one at i + 1 is in a later group.
+        below = xp.where(between, upto <= i + 1.0, upto <= i)
+        low = xp.where(below, self.mass, 0.0)
+        mass, loss = (xp.flip(sums, axis=-1) for sums in self.accepted())
+        risk = loss / xp.maximum(mass, TINY)
+        total = xp.sum(low, axis=-1)
+        area = xp.sum(xp.where(low > 0, low * risk, 0.0), axis=-1)
+        area = area / xp.where(total > 0, total, 1.0) + 0.0 * loss[..., 0]
+        return xp.where(total > 0, area, float("nan"))
+
     def augrc(self) -> Any:
         """(1/n²) Σ ℓ (mass below + half the group's own)."""
         n = self.xp.maximum(self.n, TINY)[..., None]
@@ -67,7 +85,9 @@ class Ranking(NamedTuple):
         return self.xp.sum(rank * (self.loss / n), axis=-1)
 
     def failure_auroc(self) -> Any:
-        """P(a right answer is surer than a wrong one), ties counting half."""
+        """P(a correct prediction has higher confidence than a wrong one); ties count
+        half.
+        """
         xp = self.xp
         right = self.mass - self.loss
         all_right, all_wrong = xp.sum(right, axis=-1), xp.sum(self.loss, axis=-1)
@@ -78,11 +98,13 @@ class Ranking(NamedTuple):
         return xp.where(both | (area != area), area, float("nan"))
 
     def risk_at(self, coverage: float) -> Any:
-        """Mean loss of the surest share κ; the group at the cut enters in part."""
+        """Mean loss of the most confident share κ; the group at the cut counts in
+        part.
+        """
         xp = self.xp
         n, _, upto = self.ends()
         wanted = coverage * n
-        # What is left for a group once the surer ones are in.
+        # What is left for a group once the more confident ones are in.
         share = (wanted - (n - upto)) / xp.where(self.mass > 0, self.mass, 1.0)
         loss = self.loss
         # An infinite loss that is not accepted does not count; NaN always does.

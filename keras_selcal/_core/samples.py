@@ -166,14 +166,39 @@ class Samples:
             refuse("y_pred", rows.y_pred.shape, "of at least one sample that counts")
         return cls(*rows)
 
+    @classmethod
+    def given(
+        cls,
+        y_true: Any,
+        y_pred: Any,
+        sample_weight: Any = None,
+        *,
+        from_logits: bool = False,
+        multi_label: bool = False,
+        ignore_class: int | None = None,
+        axis: int = -1,
+        decision_threshold: float = 0.5,
+    ) -> "Samples":
+        """Builds the samples from the arguments of a functional metric."""
+        outputs = Outputs(
+            from_logits=from_logits,
+            multi_label=multi_label,
+            ignore_class=ignore_class,
+            axis=axis,
+            decision_threshold=decision_threshold,
+        )
+        return cls.of(y_true, y_pred, outputs, sample_weight)
+
+    def mean_over_labels(self, function: Callable[["Samples"], Any]) -> float:
+        """Returns the mean of `function(samples)` over the labels that have samples."""
+        return float(np.mean([function(part) for part in self.split_labels()]))
+
     def split_labels(self) -> list["Samples"]:
         """Returns the samples of each label; of data with one label, these."""
         if self.label_index is None:
             return [self]
         order = np.argsort(self.label_index, kind="stable")
         sizes = np.bincount(self.label_index, minlength=self.num_labels)
-        if not sizes.all():
-            refuse("y_true", int(sizes.argmin()), "labels that occur: one is ignored")
         return [
             replace(
                 self,
@@ -184,7 +209,16 @@ class Samples:
                 label_index=None,
             )
             for rows in np.split(order, np.cumsum(sizes)[:-1])
+            if len(rows)
         ]
+
+    def event(self, kind: str) -> tuple[Array, Array]:
+        """Returns the probability of an event and its label mass, both (n,): of the
+        predicted class, or of class 1 for kind="positive".
+        """
+        if kind == "top_label":
+            return self.confidence, self.correct
+        return self.each(lambda rows: self.p(rows)[:, 1]), self.one_hot()[:, 1]
 
     @property
     def n(self) -> int:
@@ -308,7 +342,7 @@ class Samples:
         return self.each(lambda rows: csf.scores(self.p(rows), np))
 
     def ranks(self, csf: Any) -> Array:
-        """What orders the samples by confidence (n,).
+        """Values that order the samples by confidence (n,).
 
         The score itself; from logits, a built-in score's log-odds, which float64
         does not round to one value where the score saturates.

@@ -4,19 +4,21 @@ from keras_selcal.functional.calibration import (
     calibration_error,
     cwece,
     ece,
-    reliability_curve,
-    selective_fallback,
 )
 from keras_selcal.functional.kde import kde_ece
-from keras_selcal.functional.scores import brier, brier_decomposition, nll
-from keras_selcal.functional.selective import (
-    augrc,
-    aurc,
+from keras_selcal.functional.reliability import reliability_curve, selective_fallback
+from keras_selcal.functional.risk_coverage import (
     coverage_at_risk,
-    excess_aurc,
-    failure_auroc,
     risk_at_coverage,
     risk_coverage_curve,
+)
+from keras_selcal.functional.scores import brier, brier_decomposition, nll
+from keras_selcal.functional.selective import (
+    au,
+    augrc,
+    aurc,
+    excess_aurc,
+    failure_auroc,
 )
 from keras_selcal.functional.smooth_ece import smooth_ece
 from keras_selcal.functional.soft_cdf import soft_cdf
@@ -27,6 +29,7 @@ from keras_selcal.functional.weights import (
 )
 
 __all__ = [
+    "au",
     "au_weights",
     "augrc",
     "aurc",

@@ -1,65 +1,35 @@
-"""Binned calibration errors, reliability curves, and the selective fallback."""
+"""Binned calibration errors."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from keras_selcal import csf as csfs
 from keras_selcal._core.binning import (
     NORMS,
     adaptive_sums,
+    bin_sums,
     calibration_norm,
     check_binning,
-    interpolated_edges,
-    run_cuts,
+    check_kind,
     uniform_bins,
 )
+from keras_selcal._core.outputs import RANGE_TOLERANCE
 from keras_selcal._core.samples import (
     MOST_ENTRIES,
     Array,
     Samples,
     row_blocks,
-    to_counts,
     to_numpy,
     to_weight,
 )
-from keras_selcal._core.validation import check_choice, check_number, refuse
-
-
-def _bin_sums(
-    p: Array,
-    outcome: Array,
-    weight: Array | None,
-    num_bins: int,
-    binning: str,
-    binning_rule: str | None,
-) -> tuple[Array, Array]:
-    """Returns gap and mass of each bin, (M,)."""
-    gap = p.astype("float64") - outcome
-    if binning_rule == "focal_calibration":
-        edges = interpolated_edges(p, num_bins)
-        index = np.searchsorted(edges, p, side="left") - 1
-        # The open left end drops the smallest p, which stays in n: as published.
-        gap[index < 0] = 0.0
-        index = np.maximum(index, 0)
-    elif binning == "adaptive":
-        count = to_counts(weight, len(p))
-        sums = adaptive_sums(p[None], (gap * count)[None], count, num_bins)
-        return sums[0][0], sums[1][0]
-    else:
-        index = uniform_bins(p, num_bins, binning_rule == "left_closed")
-    if weight is not None:
-        gap = gap * weight
-    return (
-        np.bincount(index, gap, num_bins),
-        np.bincount(index, weight, num_bins).astype("float64"),
-    )
+from keras_selcal._core.validation import check_choice, refuse
 
 
 def calibration_error(
     probability: Any,
     outcome: Any,
     num_bins: int = 15,
+    *,
     binning: str = "uniform",
     norm: str = "l1",
     sample_weight: Any | None = None,
@@ -67,8 +37,8 @@ def calibration_error(
 ) -> float:
     """Binned calibration error of the probabilities of an event.
 
-    `ece` is this for the event that the predicted class is right. Here it is for those
-    who have confidences and correctness only, or a binary event.
+    `ece` is this for the event that the predicted class is correct. Use this function
+    if you have only confidences and correctness.
 
     Formula:
 
@@ -111,7 +81,7 @@ def calibration_error(
     bins = check_binning(num_bins, binning, binning_rule)
     check_choice("norm", norm, NORMS)
     p, y, weight = _event(probability, outcome, sample_weight)
-    return float(calibration_norm(*_bin_sums(p, y, weight, *bins), norm, np))
+    return float(calibration_norm(*bin_sums(p, y, weight, *bins), norm, np))
 
 
 def _event(
@@ -127,6 +97,12 @@ def _event(
         p = p.astype("float32")
     if weight is not None:
         p, y, weight = p[weight > 0], y[weight > 0], weight[weight > 0]
+    for name, values in (("probability", p), ("outcome", y)):
+        # NaN in p is a prediction that cannot be told; in y it is an error.
+        bad = (values < -RANGE_TOLERANCE) | (values > 1 + RANGE_TOLERANCE)
+        bad |= np.isnan(values) & (name == "outcome")
+        if bad.any():
+            refuse(name, values[bad][0].item(), "numbers in [0, 1]")
     return p, y, weight
 
 
@@ -134,13 +110,17 @@ def ece(
     y_true: Any,
     y_pred: Any,
     num_bins: int = 15,
+    *,
     binning: str = "uniform",
     norm: str = "l1",
+    kind: str = "top_label",
+    pooled: bool = False,
+    binning_rule: str | None = None,
     from_logits: bool = False,
     sample_weight: Any | None = None,
-    binning_rule: str | None = None,
+    **outputs: Any,
 ) -> float:
-    """Expected calibration error of the predicted class.
+    """Expected calibration error of the predicted class, or of the positive one.
 
     Formula:
 
@@ -149,19 +129,29 @@ def ece(
     ```
 
     with p̂ = max p, ŷ its class (the first one, of equals), conf_b and acc_b the means
-    of p̂ and of 1[ŷ = y] in bin b. Other norms as in `calibration_error`.
+    of p̂ and of 1[ŷ = y] in bin b. With kind="positive", for two classes, p̂ is the
+    probability of class 1 and y = 1 the event. Other norms as in `calibration_error`.
 
     Args:
         y_true: class indices (...) or (..., 1), or distributions (..., k), of which
             the mass of ŷ counts as correct.
-        y_pred: probabilities or logits, (..., k).
+        y_pred: probabilities or logits, (..., k); of one sigmoid unit, (..., 1) or
+            (n,).
         num_bins: M.
         binning: `"uniform"` or `"adaptive"`, as in `calibration_error`.
         norm: `"l1"`, `"l2"` or `"max"`.
+        kind: which probability is to match which frequency. `"top_label"`: that of the
+            predicted class, and its accuracy. `"positive"`, for one sigmoid unit, two
+            classes or several labels: that of class 1, as scikit-learn's
+            `calibration_curve` and torchmetrics' `BinaryCalibrationError` have it.
+        pooled: with `multi_label=True`, whether the outputs of all labels share their
+            bins. By default the error is the mean of the errors of the labels.
+        binning_rule: a published convention, as in `calibration_error`.
         from_logits: whether `y_pred` holds logits.
         sample_weight: of a shape that broadcasts to the samples'. Weight 2 equals two
             copies, weight 0 none.
-        binning_rule: a published convention, as in `calibration_error`.
+        **outputs: `multi_label`, `ignore_class`, `axis`, `decision_threshold`, as in
+            `keras_selcal.metrics.ClassificationMetric`.
 
     Returns:
         The error, a float; NaN where a prediction is NaN.
@@ -180,21 +170,30 @@ def ece(
     """
     bins = check_binning(num_bins, binning, binning_rule)
     check_choice("norm", norm, NORMS)
-    samples = Samples.of(y_true, y_pred, from_logits, sample_weight)
-    sums = _bin_sums(samples.confidence, samples.correct, samples.weight, *bins)
-    return float(calibration_norm(*sums, norm, np))
+    samples = Samples.given(
+        y_true, y_pred, sample_weight, from_logits=from_logits, **outputs
+    )
+    check_kind(kind, samples.num_classes)
+
+    def error(part: Samples) -> float:
+        sums = bin_sums(*part.event(kind), part.weight, *bins)
+        return float(calibration_norm(*sums, norm, np))
+
+    return error(samples) if pooled else samples.mean_over_labels(error)
 
 
 def cwece(
     y_true: Any,
     y_pred: Any,
     num_bins: int = 15,
+    *,
     binning: str = "uniform",
     norm: str = "l1",
-    from_logits: bool = False,
-    sample_weight: Any | None = None,
     binning_rule: str | None = None,
     per_class: bool = False,
+    from_logits: bool = False,
+    sample_weight: Any | None = None,
+    **outputs: Any,
 ) -> Any:
     """Class-wise calibration error: each class's probability, averaged over classes.
 
@@ -209,14 +208,17 @@ def cwece(
 
     Args:
         y_true: class indices (...) or (..., 1), or distributions (..., k).
-        y_pred: probabilities or logits, (..., k).
+        y_pred: probabilities or logits, (..., k); of one sigmoid unit, (..., 1) or
+            (n,).
         num_bins: M.
         binning: `"uniform"` or `"adaptive"` (runs for each class of its own).
         norm: `"l1"`, `"l2"` or `"max"`, of each class's bins.
-        from_logits: whether `y_pred` holds logits.
-        sample_weight: of a shape that broadcasts to the samples'.
         binning_rule: None or, with uniform bins, `"left_closed"`.
         per_class: whether to return each class's error, (k,), instead of their mean.
+        from_logits: whether `y_pred` holds logits.
+        sample_weight: of a shape that broadcasts to the samples'.
+        **outputs: `multi_label`, with which the classes are the labels;
+            `ignore_class`, `axis`, as in `keras_selcal.metrics.ClassificationMetric`.
 
     Returns:
         The error, a float, or an array (k,); NaN where a prediction is NaN.
@@ -235,9 +237,25 @@ def cwece(
         refuse("binning_rule", binning_rule, 'None or "left_closed" for classes')
     num_bins, binning, rule = check_binning(num_bins, binning, binning_rule)
     check_choice("norm", norm, NORMS)
-    samples = Samples.of(y_true, y_pred, from_logits, sample_weight)
-    sums = class_sums(samples, num_bins, binning, rule)
-    errors = calibration_norm(*sums, norm, np)
+    samples = Samples.given(
+        y_true, y_pred, sample_weight, from_logits=from_logits, **outputs
+    )
+    if samples.label_index is None:
+        sums = class_sums(samples, num_bins, binning, rule)
+        errors = calibration_norm(*sums, norm, np)
+    else:
+        errors = np.array(
+            [
+                calibration_norm(
+                    *bin_sums(
+                        *part.event("positive"), part.weight, num_bins, binning, rule
+                    ),
+                    norm,
+                    np,
+                )
+                for part in samples.split_labels()
+            ]
+        )
     return errors if per_class else float(errors.mean())
 
 
@@ -286,118 +304,3 @@ def _adaptive_class_sums(samples: Samples, num_bins: int) -> tuple[Array, Array]
         sums.append(adaptive_sums(columns, (columns - y) * count, count, num_bins))
     gaps, masses = zip(*sums, strict=True)
     return np.concatenate(gaps), np.concatenate(masses)
-
-
-class ReliabilityCurve(NamedTuple):
-    """Accuracy against confidence, bin by bin.
-
-    Attributes:
-        confidence: mean confidence of each bin, NaN where it is empty.
-        accuracy: accuracy in each bin, NaN where it is empty.
-        share: share of the samples in each bin.
-        edges: the M + 1 ends of the bins.
-    """
-
-    confidence: Array
-    accuracy: Array
-    share: Array
-    edges: Array
-
-
-def reliability_curve(
-    y_true: Any,
-    y_pred: Any,
-    num_bins: int = 15,
-    binning: str = "uniform",
-    from_logits: bool = False,
-    sample_weight: Any | None = None,
-) -> ReliabilityCurve:
-    """Mean confidence and accuracy in bins of confidence: a reliability diagram.
-
-    Args:
-        y_true: class indices (...) or (..., 1), or distributions (..., k).
-        y_pred: probabilities or logits, (..., k).
-        num_bins: M.
-        binning: `"uniform"` or `"adaptive"`, as in `calibration_error`.
-        from_logits: whether `y_pred` holds logits.
-        sample_weight: of a shape that broadcasts to the samples'.
-
-    Returns:
-        A `ReliabilityCurve` of arrays (M,), and the M + 1 edges. The l1 error of `ece`
-        is Σ share·|confidence − accuracy|.
-
-    Example:
-    >>> import numpy as np
-    >>> p = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
-    >>> curve = reliability_curve(np.array([0, 1, 1]), p, num_bins=2)
-    >>> curve.accuracy.round(4).tolist(), curve.confidence.round(4).tolist()
-    ([nan, 0.6667], [nan, 0.7667])
-
-    References:
-    - Niculescu-Mizil & Caruana, [Predicting Good Probabilities With Supervised
-      Learning](https://doi.org/10.1145/1102351.1102430)
-    """
-    bins = check_binning(num_bins, binning)
-    samples = Samples.of(y_true, y_pred, from_logits, sample_weight)
-    p, weight = samples.confidence, samples.weight
-    right, mass = _bin_sums(p, np.zeros(samples.n), weight, *bins)
-    gap, _ = _bin_sums(p, samples.correct, weight, *bins)
-    filled = np.where(mass > 0, mass, np.nan)
-    if binning == "uniform":
-        edges = np.arange(num_bins + 1) / num_bins
-    else:
-        order = np.argsort(p)
-        position = np.cumsum(samples.counts[order])
-        cuts = run_cuts(position[-1], num_bins, np)
-        edges = np.interp(cuts, position, p[order])
-    return ReliabilityCurve(
-        right / filled, (right - gap) / filled, mass / mass.sum(), edges
-    )
-
-
-def selective_fallback(
-    y_true: Any,
-    y_pred: Any,
-    threshold: float,
-    csf: Any = "msp",
-    from_logits: bool = False,
-) -> Array:
-    """Predictions that are certain where confidence is high, and uniform below.
-
-    Formula (Prop. constructece):
-
-    ```
-    f'_c(x) = 1[c = y]   where g(x) ≥ τ
-    f'_c(x) = 1/k        where g(x) < τ
-    ```
-
-    Where the score g tells right from wrong predictions at τ, f' has a binned
-    calibration error no larger than the predictions' own. It takes the labels, so it
-    is a construction to compare with and not a classifier.
-
-    Args:
-        y_true: class indices (...) or (..., 1), or distributions (..., k).
-        y_pred: probabilities or logits, (..., k).
-        threshold: τ, on the scale of the score.
-        csf: g, as `keras_selcal.csf.get` takes it.
-        from_logits: whether `y_pred` holds logits.
-
-    Returns:
-        f', an array of the shape of `y_pred`.
-
-    Example:
-    >>> import numpy as np
-    >>> p = np.array([[0.9, 0.1], [0.4, 0.6]])
-    >>> selective_fallback(np.array([0, 0]), p, threshold=0.8).tolist()
-    [[1.0, 0.0], [0.5, 0.5]]
-
-    References:
-    - Ma & Blaschko, [Meta-Cal: Well-controlled Post-hoc Calibration by
-      Ranking](https://arxiv.org/abs/2105.04290), Prop. 3
-    """
-    tau = check_number("threshold", threshold, "a number")
-    samples = Samples.of(y_true, y_pred, from_logits, None)
-    k = samples.num_classes
-    sure = samples.scores(csfs.get(csf)) >= tau
-    fallback = np.where(sure[:, None], samples.one_hot(), 1 / k)
-    return fallback.reshape(to_numpy(y_pred).shape)

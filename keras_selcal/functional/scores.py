@@ -13,8 +13,10 @@ from keras_selcal.functional.calibration import class_sums
 def brier(
     y_true: Any,
     y_pred: Any,
+    *,
     from_logits: bool = False,
     sample_weight: Any | None = None,
+    **outputs: Any,
 ) -> float:
     """Brier score, summed over classes.
 
@@ -24,11 +26,17 @@ def brier(
     BS = (1/n) Σ_i Σ_c (p_{i,c} − y_{i,c})²      ∈ [0, 2]
     ```
 
+    One sigmoid unit has two classes as well: its score is 2 (p − y)², twice what
+    scikit-learn's `brier_score_loss` gives.
+
     Args:
         y_true: class indices (...) or (..., 1), or distributions (..., k).
-        y_pred: probabilities or logits, (..., k).
+        y_pred: probabilities or logits, (..., k); of one sigmoid unit, (..., 1) or
+            (n,).
         from_logits: whether `y_pred` holds logits.
         sample_weight: of a shape that broadcasts to the samples'.
+        **outputs: `multi_label`, `ignore_class`, `axis`, `decision_threshold`, as in
+            `keras_selcal.metrics.ClassificationMetric`.
 
     Returns:
         The score, a float; NaN where a prediction is NaN.
@@ -42,8 +50,14 @@ def brier(
     - Brier, [Verification of Forecasts Expressed in Terms of
       Probability](https://doi.org/10.1175/1520-0493(1950)078<0001:VOFEIT>2.0.CO;2)
     """
-    samples = Samples.of(y_true, y_pred, from_logits, sample_weight)
-    return samples.mean(sample_losses(samples, "brier"))
+    samples = Samples.given(
+        y_true, y_pred, sample_weight, from_logits=from_logits, **outputs
+    )
+    return _mean_loss(samples, "brier")
+
+
+def _mean_loss(samples: Samples, loss: str) -> float:
+    return samples.mean_over_labels(lambda part: part.mean(sample_losses(part, loss)))
 
 
 class BrierDecomposition(NamedTuple):
@@ -62,9 +76,11 @@ def brier_decomposition(
     y_true: Any,
     y_pred: Any,
     num_bins: int = 15,
+    *,
     binning: str = "uniform",
     from_logits: bool = False,
     sample_weight: Any | None = None,
+    **outputs: Any,
 ) -> BrierDecomposition:
     """Calibration and refinement parts of the Brier score.
 
@@ -82,11 +98,14 @@ def brier_decomposition(
 
     Args:
         y_true: class indices (...) or (..., 1), or distributions (..., k).
-        y_pred: probabilities or logits, (..., k).
+        y_pred: probabilities or logits, (..., k); of one sigmoid unit, (..., 1) or
+            (n,).
         num_bins: number of bins of each class.
         binning: `"uniform"` or `"adaptive"`, as in `calibration_error`.
         from_logits: whether `y_pred` holds logits.
         sample_weight: of a shape that broadcasts to the samples'.
+        **outputs: `multi_label`, `ignore_class`, `axis`, `decision_threshold`, as in
+            `keras_selcal.metrics.ClassificationMetric`.
 
     Returns:
         A `BrierDecomposition`.
@@ -105,18 +124,28 @@ def brier_decomposition(
       Forecasters](https://doi.org/10.2307/2987588)
     """
     bins = check_binning(num_bins, binning)
-    samples = Samples.of(y_true, y_pred, from_logits, sample_weight)
-    score = samples.mean(sample_losses(samples, "brier"))
-    errors = calibration_norm(*class_sums(samples, *bins), "l2", np)
-    calibration = float(np.sum(errors**2))
+    samples = Samples.given(
+        y_true, y_pred, sample_weight, from_logits=from_logits, **outputs
+    )
+
+    def calibration_of(part: Samples) -> float:
+        errors = calibration_norm(*class_sums(part, *bins), "l2", np)
+        return float(np.sum(errors**2))
+
+    score = samples.mean_over_labels(
+        lambda part: part.mean(sample_losses(part, "brier"))
+    )
+    calibration = samples.mean_over_labels(calibration_of)
     return BrierDecomposition(calibration, score - calibration)
 
 
 def nll(
     y_true: Any,
     y_pred: Any,
+    *,
     from_logits: bool = False,
     sample_weight: Any | None = None,
+    **outputs: Any,
 ) -> float:
     """Negative log-likelihood, in nats.
 
@@ -128,9 +157,12 @@ def nll(
 
     Args:
         y_true: class indices (...) or (..., 1), or distributions (..., k).
-        y_pred: probabilities or logits, (..., k).
+        y_pred: probabilities or logits, (..., k); of one sigmoid unit, (..., 1) or
+            (n,).
         from_logits: whether `y_pred` holds logits.
         sample_weight: of a shape that broadcasts to the samples'.
+        **outputs: `multi_label`, `ignore_class`, `axis`, `decision_threshold`, as in
+            `keras_selcal.metrics.ClassificationMetric`.
 
     Returns:
         The score, a float; ∞ where a true class has probability 0, NaN where a
@@ -141,5 +173,7 @@ def nll(
     >>> round(nll(np.array([0, 1]), np.array([[0.9, 0.1], [0.6, 0.4]])), 4)
     0.5108
     """
-    samples = Samples.of(y_true, y_pred, from_logits, sample_weight)
-    return samples.mean(sample_losses(samples, "crossentropy"))
+    samples = Samples.given(
+        y_true, y_pred, sample_weight, from_logits=from_logits, **outputs
+    )
+    return _mean_loss(samples, "crossentropy")

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_selcal._core.binning import check_kind
 from keras_selcal._core.samples import Samples
 from keras_selcal._core.smooth import smooth_errors
 
@@ -16,8 +17,12 @@ _ROUNDS = 16
 def smooth_ece(
     y_true: Any,
     y_pred: Any,
+    *,
+    kind: str = "top_label",
+    pooled: bool = False,
     from_logits: bool = False,
     sample_weight: Any | None = None,
+    **outputs: Any,
 ) -> float:
     """SmoothECE of the predicted class (Błasiok & Nakkiran).
 
@@ -35,9 +40,14 @@ def smooth_ece(
     Args:
         y_true: class indices (...) or (..., 1), or distributions (..., k), of which
             the mass of the predicted class counts as correct.
-        y_pred: probabilities or logits, (..., k).
+        y_pred: probabilities or logits, (..., k); of one sigmoid unit, (..., 1) or
+            (n,).
+        kind: `"top_label"` or `"positive"`, as in `ece`.
+        pooled: as in `ece`.
         from_logits: whether `y_pred` holds logits.
         sample_weight: of a shape that broadcasts to the samples'.
+        **outputs: `multi_label`, `ignore_class`, `axis`, `decision_threshold`, as in
+            `keras_selcal.metrics.ClassificationMetric`.
 
     Returns:
         The error, a float; NaN where a prediction is NaN.
@@ -52,13 +62,18 @@ def smooth_ece(
     - Błasiok & Nakkiran, [Smooth ECE: Principled Reliability Diagrams via Kernel
       Smoothing](https://arxiv.org/abs/2309.12236)
     """
-    samples = Samples.of(y_true, y_pred, from_logits, sample_weight)
-    p = np.clip(samples.confidence.astype("float64"), 0.0, 1.0)
-    residual = p - samples.correct
-    if samples.weight is None:
-        residual /= samples.n
-    else:
-        residual *= samples.weight / samples.weight.sum()
-    if np.isnan(residual).any():
-        return float("nan")
-    return float(smooth_errors(p, residual[None], _STEPS, _ROUNDS)[0])
+    samples = Samples.given(
+        y_true, y_pred, sample_weight, from_logits=from_logits, **outputs
+    )
+    check_kind(kind, samples.num_classes)
+
+    def error(part: Samples) -> float:
+        p, outcome = part.event(kind)
+        p = np.clip(p.astype("float64"), 0.0, 1.0)
+        weight = part.counts
+        residual = (p - outcome) * (weight / weight.sum())
+        if np.isnan(residual).any():
+            return float("nan")
+        return float(smooth_errors(p, residual[None], _STEPS, _ROUNDS)[0])
+
+    return error(samples) if pooled else samples.mean_over_labels(error)

@@ -1,6 +1,5 @@
-"""What the metrics share: samples that count, sums that stay exact, merging."""
+"""What the metrics share: rows that count, sums that stay exact, merging."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,36 +10,120 @@ from keras import ops
 from keras_selcal import csf as csfs
 from keras_selcal._core.batch import Batch
 from keras_selcal._core.ops import TINY, Tensor, segment_sum
+from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.ranking import Ranking
 from keras_selcal._core.validation import check_count, refuse
 
 # Log-odds within ±SCALE share the middle half of a histogram's cells.
 SCALE = 4.0
 
-# Samples, and entries of predictions, that are added to a state at a time: float32
-# sums of as many are exact for counts, and what is computed on the way stays small.
+# Rows, and entries of predictions, that are added to a state at a time: float32 sums of
+# as many are exact for counts, and temporary arrays stay small.
 _MOST_ROWS = 2**20
 _MOST_ENTRIES = 2**22
 
+# Default cells of all histograms of a metric together: 268 MB.
+MOST_CELLS = 2**24
+
 
 class ClassificationMetric(keras.metrics.Metric):
-    """Base of the metrics: predictions (..., k), labels of any form, fixed-size state.
+    """Base class of the metrics, with the arguments that all of them take.
 
-    Subclasses create their state with `add_sums` and implement `update(batch, w)` and
-    `result`. Samples of weight 0, masked ones among them, leave no trace.
+    Subclasses create their state in `create_state(groups)` with `add_sums`, and
+    implement `update(batch, w)` and `compute()`. Samples of weight 0, and those in a
+    Keras mask, do not change the result.
+
+    `y_pred` holds probabilities or logits of shape (..., k), or the output of one
+    sigmoid unit, of shape (..., 1) or (n,), which equals the two columns (1 − p, p).
+    With `multi_label=True`, the k outputs are independent sigmoids and the metric is
+    the mean of its values for each label.
+
+    Labels, predictions or weights that cannot be right (see `update_state`) raise
+    ValueError where they are NumPy arrays or lists. In tensors, as in `fit`, they make
+    the result NaN: looking at their values would slow down every step.
 
     Args:
         from_logits: whether `y_pred` holds logits instead of probabilities.
+        multi_label: whether `y_pred` holds independent sigmoids, one for each label.
+        ignore_class: samples with this label are left out, as in
+            `keras.losses.SparseCategoricalCrossentropy`.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        decision_threshold: with two classes, class 1 is predicted where its
+            probability is above this.
+        num_classes: size of the axis of classes. Needed only by metrics that keep sums
+            for each class or label, and only before JAX's stateless methods: None takes
+            it from the first predictions.
         name: name of the metric.
         dtype: dtype of the metric. The state is kept in float32, or float64 if that
             is the dtype.
     """
 
+    # Whether a higher value is better ("up") or a lower one ("down").
+    direction = "down"
+    # Whether there are sums for each class of multi-class predictions.
+    class_wise = False
+
     def __init__(
-        self, from_logits: bool = False, name: str | None = None, dtype: Any = None
+        self,
+        *,
+        from_logits: bool = False,
+        multi_label: bool = False,
+        ignore_class: int | None = None,
+        axis: int = -1,
+        decision_threshold: float = 0.5,
+        num_classes: int | None = None,
+        name: str | None = None,
+        dtype: Any = None,
     ) -> None:
         super().__init__(name=name, dtype=dtype)
-        self.from_logits = bool(from_logits)
+        # Keras's EarlyStopping and ModelCheckpoint infer their mode from it.
+        self._direction = self.direction
+        self.outputs = Outputs(
+            from_logits=from_logits,
+            multi_label=multi_label,
+            ignore_class=ignore_class,
+            axis=axis,
+            decision_threshold=decision_threshold,
+        )
+        self.from_logits = self.outputs.from_logits
+        self.multi_label = self.outputs.multi_label
+        self.ignore_class = self.outputs.ignore_class
+        self.axis = self.outputs.axis
+        self.decision_threshold = self.outputs.decision_threshold
+        if num_classes is not None:
+            least = 1 if multi_label else 2
+            num_classes = check_count("num_classes", num_classes, least=least)
+        self.num_classes = num_classes
+        # The state has sums for so many groups, each with a value of its own.
+        self.groups: int | None = None
+
+    def build_state(self) -> None:
+        """Creates the state if the number of groups is known; ends `__init__`."""
+        if not self.grouped:
+            self._build(1)
+        elif self.num_classes is not None:
+            self._build(self.num_classes)
+
+    @property
+    def grouped(self) -> bool:
+        """Whether each class or label has sums of its own."""
+        return self.class_wise or self.outputs.multi_label
+
+    def _build(self, groups: int) -> None:
+        self.groups = groups
+        self.create_state(groups)
+
+    def create_state(self, groups: int) -> None:
+        """Creates the variables of so many groups."""
+        raise NotImplementedError
+
+    def update(self, batch: Batch, w: Tensor) -> None:
+        """Adds a batch, with weights (n,), to the state."""
+        raise NotImplementedError
+
+    def compute(self) -> tuple[Tensor, Tensor]:
+        """Returns the value of each group and its mass, both (groups,)."""
+        raise NotImplementedError
 
     @property
     def state_dtype(self) -> str:
@@ -76,24 +159,76 @@ class ClassificationMetric(keras.metrics.Metric):
         """Returns the values of an array of sums."""
         return sums[0] + sums[1]
 
-    def update(self, batch: Batch, w: Tensor) -> None:
-        """Adds a batch, with weights (n,), to the state."""
-        raise NotImplementedError
-
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Adds samples to the state.
 
         Args:
-            y_true: class indices (...) or (..., 1), or distributions (..., k).
-            y_pred: probabilities or logits, (..., k).
-            sample_weight: of a shape that broadcasts to the samples'. Weight 2 equals
-                two copies, weight 0 none.
+            y_true: class indices (...) or (..., 1), or distributions (..., k) whose
+                rows sum to 1. For one sigmoid unit, 0/1 or soft labels in [0, 1], of
+                shape (...) or (..., 1); with `multi_label=True`, of shape (..., k).
+            y_pred: probabilities, of which each row sums to 1, or logits.
+            sample_weight: of a shape that broadcasts to the samples', not negative.
+                Weight 2 equals two copies, weight 0 none.
         """
-        batch = Batch.of(y_true, y_pred, self.from_logits, sample_weight)
+        batch = Batch.of(y_true, y_pred, self.outputs, sample_weight)
         batch = replace(batch, y_pred=ops.stop_gradient(batch.y_pred))
+        groups = batch.num_labels if self.outputs.multi_label else batch.num_classes
+        if self.groups is None:
+            self._build(groups)
+        if self.grouped and groups != self.groups:
+            refuse(
+                "y_pred", f"(..., {groups})", f"predictions of {self.groups} classes"
+            )
+        if batch.y_pred.shape[0] == 0:
+            return
         for part in parts(batch):
             w = part.sample_weight
-            self.update(part, ops.ones_like(part.y_pred[:, 0]) if w is None else w)
+            w = ops.ones_like(part.y_pred[:, 0]) if w is None else w
+            # A row that cannot be right has the weight NaN, and so has the result.
+            self.update(part, part.checked(w))
+
+    def group_sums(self, rows: Tensor, index: Tensor, size: int) -> Tensor:
+        """Returns the sums of rows (n, 2) by index in 0 … size − 1, for each label,
+        (groups, size, 2).
+        """
+        groups = int(self.groups or 1)
+        if groups > 1:
+            index = ops.reshape(index, (-1, groups))
+            index = ops.reshape(index + ops.arange(groups, dtype="int32") * size, (-1,))
+        return ops.reshape(segment_sum(rows, index, groups * size), (groups, size, 2))
+
+    def group_counts(self, w: Tensor) -> Tensor:
+        """Returns the number of rows of weight above 0 of each label, (groups,)."""
+        present = ops.cast(w > 0, w.dtype)
+        return ops.sum(ops.reshape(present, (-1, int(self.groups or 1))), axis=0)
+
+    def result_per_group(self) -> Tensor:
+        """Returns the value of each label or class, (groups,)."""
+        if self.groups is None:
+            raise ValueError(
+                "The values of classes need `num_classes`, or an update before them."
+            )
+        return self.compute()[0]
+
+    def result(self) -> Tensor:
+        if self.groups is None:
+            return ops.zeros((), dtype=self.state_dtype)
+        values, mass = self.compute()
+        if self.groups == 1:
+            return values[0]
+        if not self.outputs.multi_label or self.outputs.ignore_class is None:
+            return ops.mean(values)
+        # A label of which every sample is ignored has no value.
+        occurs = ops.cast(mass != 0, values.dtype)
+        values = ops.where(mass != 0, values, 0.0)
+        return ops.sum(values) / ops.maximum(ops.sum(occurs), 1.0)
+
+    def stateless_update_state(
+        self, metric_variables: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        if self.groups is None:
+            refuse("num_classes", None, "given before a stateless update")
+        return super().stateless_update_state(metric_variables, *args, **kwargs)
 
     def merge_state(self, metrics: Any) -> None:
         """Adds the states of other metrics: as if this one had seen all their data.
@@ -107,19 +242,26 @@ class ClassificationMetric(keras.metrics.Metric):
                 mine[key] != theirs[key] for key in mine if key != "name"
             ):
                 refuse("metrics", metrics, f"metrics like {self!r} with {mine}")
+            if other.groups is None:
+                continue
+            if self.groups is None:
+                self._build(other.groups)
             for sums, others in zip(self.variables, other.variables, strict=True):
                 for part in (others[0], others[1]):
                     self.accumulate(sums, part)
 
     def get_config(self) -> dict[str, Any]:
         config: dict[str, Any] = super().get_config()
-        return {**config, "from_logits": self.from_logits}
+        names = "from_logits", "multi_label", "ignore_class", "axis"
+        options = self.outputs.config(*names, "decision_threshold")
+        return {**config, **options, "num_classes": self.num_classes}
 
 
 def parts(batch: Batch) -> Iterator[Batch]:
     """Yields a batch in parts of bounded size, or whole where its size is unknown."""
-    n, w = batch.y_pred.shape[0], batch.sample_weight
-    most = max(1, min(_MOST_ROWS, _MOST_ENTRIES // batch.num_classes))
+    n, w, labels = batch.y_pred.shape[0], batch.sample_weight, batch.num_labels
+    most = max(1, min(_MOST_ROWS, _MOST_ENTRIES // batch.num_classes) // labels)
+    most *= labels
     if n is None or n <= most:
         yield batch
         return
@@ -134,10 +276,7 @@ def parts(batch: Batch) -> Iterator[Batch]:
 
 
 def top_label(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Returns the predicted class's probability and its label mass, both (n,).
-
-    The mass is NaN where a row is not valid.
-    """
+    """Returns the predicted class's probability and its label mass, both (n,)."""
     top = batch.predicted()
     if batch.threshold == 0.5:
         largest = ops.amax(batch.y_pred, axis=-1)
@@ -147,7 +286,7 @@ def top_label(batch: Batch) -> tuple[Tensor, Tensor]:
         correct = ops.cast(top == ops.cast(batch.labels, top.dtype), largest.dtype)
     else:
         correct = ops.take_along_axis(batch.labels, top, axis=-1)
-    return batch.as_p(largest), ops.where(batch.valid, correct[:, 0], math.nan)
+    return batch.as_p(largest), correct[:, 0]
 
 
 def to_cells(log_odds: Tensor, num_cells: int) -> Tensor:
@@ -168,47 +307,67 @@ def score_log_odds(batch: Batch, csf: csfs.ConfidenceScore) -> Tensor:
     return csf.log_odds(batch.y_pred)
 
 
+def rescaled(sums: Tensor, present: Tensor) -> Tensor:
+    """Returns sums (groups, size, 2), the first of which is Σ w, by the rule of counts:
+    weights that add up to less than the number of samples are scaled up to it.
+    """
+    mass = ops.sum(sums[..., 0], axis=-1)
+    factor = ops.maximum(1.0, present / ops.maximum(mass, TINY))
+    return sums * factor[:, None, None]
+
+
 class RankingMetric(ClassificationMetric):
-    """Base of the metrics of a ranking by confidence, with the 0/1 loss.
+    """Base class of the metrics of a ranking by confidence, with the 0/1 loss.
 
     The state is a histogram of the score's log-odds ℓ, with cells uniform in
     ℓ/(4 + |ℓ|): those of a score near 0 or 1 are as narrow as those in the middle.
-    Samples of a cell share their mean loss.
+    Samples of a cell share their mean loss. Subclasses implement `of_ranking`.
 
     Args:
-        csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it.
-        num_cells: number of cells.
-        from_logits: whether `y_pred` holds logits instead of probabilities.
-        name: name of the metric.
-        dtype: dtype of the metric.
+        csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it. From
+            logits, the built-in ones rank by log-odds, which do not saturate.
+        num_cells: cells of the histogram, for each label. None takes the class's
+            `default_cells`, and fewer for so many labels that all would have more than
+            2²⁴ cells.
+        **options: see `ClassificationMetric`.
     """
 
+    default_cells = 2**14
+
     def __init__(
-        self,
-        csf: Any = "msp",
-        num_cells: int = 2**14,
-        from_logits: bool = False,
-        name: str | None = None,
-        dtype: Any = None,
+        self, csf: Any = "msp", *, num_cells: int | None = None, **options: Any
     ) -> None:
-        super().__init__(from_logits, name, dtype)
+        super().__init__(**options)
         self.csf = csfs.get(csf)
-        self.num_cells = check_count("num_cells", num_cells, least=2)
-        self._histogram = self.add_sums("histogram", (self.num_cells, 2))
-        self._present = self.add_sums("present", ())
+        if num_cells is not None:
+            num_cells = check_count("num_cells", num_cells, least=2)
+        self.num_cells = num_cells
+        self.build_state()
+
+    def create_state(self, groups: int) -> None:
+        default = max(2, min(self.default_cells, MOST_CELLS // groups))
+        self.size = default if self.num_cells is None else self.num_cells
+        self._histogram = self.add_sums("histogram", (groups, self.size, 2))
+        self._present = self.add_sums("present", (groups,))
 
     def update(self, batch: Batch, w: Tensor) -> None:
         loss = 1.0 - top_label(batch)[1]
-        cells = to_cells(score_log_odds(batch, self.csf), self.num_cells)
+        cells = to_cells(score_log_odds(batch, self.csf), self.size)
         rows = ops.stack([w, w * loss], axis=-1)
-        sums = segment_sum(rows, cells, self.num_cells)
-        self.accumulate(self._histogram, sums)
-        self.accumulate(self._present, ops.sum(ops.cast(w > 0, w.dtype)))
+        self.accumulate(self._histogram, self.group_sums(rows, cells, self.size))
+        self.accumulate(self._present, self.group_counts(w))
 
     def ranking(self) -> Ranking:
-        """Returns the cells as groups of equal rank."""
+        """Returns the cells as groups of equal rank, (groups, cells)."""
         histogram = rescaled(self.total(self._histogram), self.total(self._present))
-        return Ranking(histogram[:, 0], histogram[:, 1], ops)
+        return Ranking(histogram[..., 0], histogram[..., 1], ops)
+
+    def of_ranking(self, ranking: Ranking) -> Tensor:
+        """Returns the metric of each ranking, (groups,)."""
+        raise NotImplementedError
+
+    def compute(self) -> tuple[Tensor, Tensor]:
+        return self.of_ranking(self.ranking()), self.total(self._present)
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -216,11 +375,3 @@ class RankingMetric(ClassificationMetric):
             "csf": self.csf.serialize(),
             "num_cells": self.num_cells,
         }
-
-
-def rescaled(sums: Tensor, present: Tensor) -> Tensor:
-    """Returns sums of which the first in the last axis is Σ w, by the rule of counts:
-    weights that add up to less than the number of samples are scaled up to it.
-    """
-    mass = ops.sum(ops.reshape(sums[..., 0], (-1, sums.shape[-2]))[0])
-    return sums * ops.maximum(1.0, present / ops.maximum(mass, TINY))

@@ -21,10 +21,12 @@ class BrierScore(ClassificationMetric):
     BS = (1/n) Σ_i Σ_c (p_{i,c} − y_{i,c})²      ∈ [0, 2]
     ```
 
+    One sigmoid unit has two classes as well: its score is 2 (p − y)², twice what
+    scikit-learn's `brier_score_loss` gives.
+
     Args:
-        from_logits: whether `y_pred` holds logits instead of probabilities.
-        name: name of the metric.
-        dtype: dtype of the metric.
+        **options: `from_logits`, `multi_label`, `ignore_class`, `axis` and others, see
+            `ClassificationMetric`.
 
     Example:
     >>> import numpy as np
@@ -38,16 +40,19 @@ class BrierScore(ClassificationMetric):
       Probability](https://doi.org/10.1175/1520-0493(1950)078<0001:VOFEIT>2.0.CO;2)
     """
 
-    def __init__(
-        self, from_logits: bool = False, name: str | None = "brier", dtype: Any = None
-    ) -> None:
-        super().__init__(from_logits, name, dtype)
-        self._sums = self.add_sums("sums", (2,))
+    def __init__(self, *, name: str | None = "brier", **options: Any) -> None:
+        super().__init__(name=name, **options)
+        self.build_state()
+
+    def create_state(self, groups: int) -> None:
+        self._sums = self.add_sums("sums", (groups, 2))
 
     def update(self, batch: Batch, w: Tensor) -> None:
-        scores = batch.expectation(brier(batch))
-        self.accumulate(self._sums, ops.stack([ops.sum(w), ops.sum(w * scores)]))
+        rows = ops.stack([w, w * brier(batch)], axis=-1)
+        sums = ops.sum(ops.reshape(rows, (-1, int(self.groups or 1), 2)), axis=0)
+        self.accumulate(self._sums, sums)
 
-    def result(self) -> Tensor:
-        mass, score = ops.unstack(self.total(self._sums))
-        return score / ops.maximum(mass, TINY)
+    def compute(self) -> tuple[Tensor, Tensor]:
+        sums = self.total(self._sums)
+        mass, score = sums[:, 0], sums[:, 1]
+        return score / ops.maximum(mass, TINY), mass

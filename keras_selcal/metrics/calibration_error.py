@@ -1,6 +1,5 @@
 """Binned calibration errors as streaming metrics."""
 
-import math
 from typing import Any
 
 from keras import ops
@@ -9,16 +8,19 @@ from keras.backend import standardize_dtype
 from keras_selcal import csf as csfs
 from keras_selcal._core.batch import Batch
 from keras_selcal._core.binning import (
+    KINDS,
     NORMS,
     calibration_norm,
     cell_sums,
     check_binning,
+    check_kind,
     uniform_edges,
 )
-from keras_selcal._core.ops import Tensor, safe_log, segment_sum
+from keras_selcal._core.ops import Tensor, safe_log
 from keras_selcal._core.saving import serializable
 from keras_selcal._core.validation import check_choice, check_count, refuse
 from keras_selcal.metrics.base import (
+    MOST_CELLS,
     ClassificationMetric,
     rescaled,
     score_log_odds,
@@ -26,8 +28,11 @@ from keras_selcal.metrics.base import (
     top_label,
 )
 
-# Cells of all classes' histograms together, unless told.
-_MOST_CELLS = 2**24
+
+def positive(batch: Batch) -> Tensor:
+    """Returns the probability of class 1 of two, (n,)."""
+    # The sum of one column is contiguous, as torch's searchsorted wants it.
+    return ops.sum(batch.p[:, 1:], axis=-1)
 
 
 class _BinnedError(ClassificationMetric):
@@ -38,28 +43,32 @@ class _BinnedError(ClassificationMetric):
     def __init__(
         self,
         num_bins: int,
+        *,
         binning: str,
         norm: str,
         num_cells: int | None,
-        from_logits: bool,
-        name: str | None,
-        dtype: Any,
+        **options: Any,
     ) -> None:
-        super().__init__(from_logits, name, dtype)
+        super().__init__(**options)
         self.num_bins, self.binning, _ = check_binning(num_bins, binning)
         self.norm = check_choice("norm", norm, NORMS)
         if num_cells is not None:
             num_cells = check_count("num_cells", num_cells, least=2)
         self.num_cells = num_cells
 
-    @property
-    def size(self) -> int:
-        """The number of bins, or of the cells that adaptive ones are cut from."""
-        if self.binning == "uniform":
-            return self.num_bins
-        return self.default_cells() if self.num_cells is None else self.num_cells
+    def create_state(self, groups: int) -> None:
+        self.size = self.num_bins
+        if self.binning == "adaptive":
+            default = max(2 * self.num_bins, min(self.cells(), MOST_CELLS // groups))
+            self.size = self.num_cells or default
+        if groups * self.size >= 2**31:
+            # Cells are numbered by int32.
+            refuse("num_cells", self.num_cells, f"below 2³¹/k for k={groups}")
+        self._sums = self.add_sums("sums", (groups, self.size, 2))
+        self._present = self.add_sums("present", (groups,))
 
-    def default_cells(self) -> int:
+    def cells(self) -> int:
+        """Returns the number of cells, unless told and for few classes."""
         raise NotImplementedError
 
     def bins(self, p: Tensor) -> Tensor:
@@ -68,16 +77,18 @@ class _BinnedError(ClassificationMetric):
         index = ops.cast(
             ops.searchsorted(ops.convert_to_tensor(edges), p, side="left"), "int32"
         )
-        # Where NaN goes differs between backends.
+        # Backends differ in where NaN goes.
         return ops.where(ops.equal(p, p), index, 0)
 
-    def errors(self, sums: Tensor, present: Tensor) -> Tensor:
-        """Returns the error of each row of sums (rows, size, 2)."""
+    def compute(self) -> tuple[Tensor, Tensor]:
+        sums, present = self.total(self._sums), self.total(self._present)
         if self.binning == "adaptive":
             sums = rescaled(sums, present)
-            runs = cell_sums(sums[..., 1], sums[..., 0], self.num_bins)
-            return calibration_norm(*runs, self.norm, ops)
-        return calibration_norm(sums[..., 1], sums[..., 0], self.norm, ops)
+            # Only where single labels are ignored do totals differ between groups.
+            shared = self.outputs.ignore_class is None or not self.outputs.multi_label
+            runs = cell_sums(sums[..., 1], sums[..., 0], self.num_bins, shared)
+            return calibration_norm(*runs, self.norm, ops), present
+        return calibration_norm(sums[..., 1], sums[..., 0], self.norm, ops), present
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -91,7 +102,7 @@ class _BinnedError(ClassificationMetric):
 
 @serializable
 class ExpectedCalibrationError(_BinnedError):
-    """Expected calibration error of the predicted class.
+    """Expected calibration error of the predicted class, or of the positive one.
 
     Formula:
 
@@ -101,11 +112,14 @@ class ExpectedCalibrationError(_BinnedError):
     ECE = max_b |conf_b − acc_b|                 norm="max"
     ```
 
-    with conf_b and acc_b the mean confidence and the accuracy in bin b. Uniform bins
-    are exact, however the data are split into batches. Adaptive bins are cut from a
-    histogram; a cell across a cut is shared out between its two bins, so that the
-    error against `functional.ece` is at most the mass of the M − 1 cells at the cuts,
-    as a share of n (`"l1"`) or of a bin (`"max"`). On the logits of CIFAR-10,
+    with conf_b and acc_b the mean confidence and the accuracy in bin b. With
+    kind="positive", for two classes, these are the mean probability of class 1 and its
+    frequency.
+
+    Uniform bins are exact, however the data are split into batches. Adaptive bins are
+    cut from a histogram; a cell across a cut is shared out between its two bins, so
+    that the error against `functional.ece` is at most the mass of the M − 1 cells at
+    the cuts, as a share of n (`"l1"`) or of a bin (`"max"`). On the logits of CIFAR-10,
     CIFAR-100 and MNIST networks it is below 1e-4.
 
     Args:
@@ -113,11 +127,16 @@ class ExpectedCalibrationError(_BinnedError):
         binning: `"uniform"`: (a, b] of width 1/M, the first closed; `"adaptive"`: the
             sorted confidences cut into M runs of near-equal mass.
         norm: `"l1"`, `"l2"` or `"max"`.
-        from_logits: whether `y_pred` holds logits instead of probabilities.
-        name: name of the metric.
-        dtype: dtype of the metric.
+        kind: which probability is to match which frequency. `"top_label"`: that of the
+            predicted class, and its accuracy. `"positive"`, for one sigmoid unit, two
+            classes or several labels: that of class 1, as scikit-learn's
+            `calibration_curve` and torchmetrics' `BinaryCalibrationError` have it.
+        pooled: with `multi_label=True`, whether the outputs of all labels share their
+            bins. By default the error is the mean of the errors of the labels.
         num_cells: cells of the histogram of adaptive bins, uniform in ℓ/(4 + |ℓ|), ℓ
             the confidence's log-odds. Defaults to 2¹⁷, and to 2²⁰ for `"max"`.
+        **options: `from_logits`, `multi_label`, `ignore_class`, `axis`,
+            `decision_threshold` and others, see `ClassificationMetric`.
 
     Example:
     >>> import numpy as np
@@ -137,34 +156,63 @@ class ExpectedCalibrationError(_BinnedError):
     def __init__(
         self,
         num_bins: int = 15,
+        *,
         binning: str = "uniform",
         norm: str = "l1",
-        from_logits: bool = False,
-        name: str | None = "ece",
-        dtype: Any = None,
+        kind: str = "top_label",
+        pooled: bool = False,
         num_cells: int | None = None,
+        name: str | None = "ece",
+        **options: Any,
     ) -> None:
-        super().__init__(num_bins, binning, norm, num_cells, from_logits, name, dtype)
-        self._sums = self.add_sums("sums", (self.size, 2))
-        self._present = self.add_sums("present", ())
+        super().__init__(
+            num_bins,
+            binning=binning,
+            norm=norm,
+            num_cells=num_cells,
+            name=name,
+            **options,
+        )
+        self.kind = check_choice("kind", kind, KINDS)
+        self.pooled = bool(pooled)
+        self.build_state()
 
-    def default_cells(self) -> int:
+    @property
+    def grouped(self) -> bool:
+        return self.outputs.multi_label and not self.pooled
+
+    def cells(self) -> int:
         # A sample on the wrong side of a cut moves "max" by M/n at once.
         return 2**20 if self.norm == "max" else 2**17
 
     def update(self, batch: Batch, w: Tensor) -> None:
-        confidence, correct = top_label(batch)
+        check_kind(self.kind, batch.num_classes)
+        p, outcome = self._event(batch)
         if self.binning == "adaptive":
-            index = to_cells(score_log_odds(batch, csfs.msp), self.size)
+            index = to_cells(self._log_odds(batch), self.size)
         else:
-            index = self.bins(confidence)
-        rows = ops.stack([w, w * (confidence - correct)], axis=-1)
-        sums = segment_sum(rows, index, self.size)
-        self.accumulate(self._sums, sums)
-        self.accumulate(self._present, ops.sum(ops.cast(w > 0, w.dtype)))
+            index = self.bins(p)
+        rows = ops.stack([w, w * (p - outcome)], axis=-1)
+        self.accumulate(self._sums, self.group_sums(rows, index, self.size))
+        self.accumulate(self._present, self.group_counts(w))
 
-    def result(self) -> Tensor:
-        return self.errors(self.total(self._sums)[None], self.total(self._present))[0]
+    def _event(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Returns the probability of an event and whether it happened, both (n,)."""
+        if self.kind == "top_label":
+            return top_label(batch)
+        return positive(batch), batch.distributions[:, 1]
+
+    def _log_odds(self, batch: Batch) -> Tensor:
+        """Returns the log-odds of the event, (n,)."""
+        if self.kind == "top_label" and batch.threshold == 0.5:
+            return score_log_odds(batch, csfs.msp)
+        log_odds = batch.log_p[:, 1] - batch.log_p[:, 0]
+        if self.kind == "positive":
+            return log_odds
+        return ops.where(batch.predicted()[:, 0] == 1, log_odds, -log_odds)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "kind": self.kind, "pooled": self.pooled}
 
 
 @serializable
@@ -185,15 +233,14 @@ class ClasswiseCalibrationError(_BinnedError):
     Args:
         num_bins: M.
         binning: `"uniform"` or `"adaptive"`, as in `ExpectedCalibrationError`.
+        norm: `"l1"`, `"l2"` or `"max"`, of each class's bins.
         num_classes: k. None takes it from the first predictions; JAX's stateless
             methods need it before.
-        from_logits: whether `y_pred` holds logits instead of probabilities.
-        name: name of the metric.
-        dtype: dtype of the metric.
-        norm: `"l1"`, `"l2"` or `"max"`, of each class's bins.
         num_cells: cells of each class's histogram, for adaptive bins. Defaults to 2¹²,
             and to fewer above 4096 classes: the state has at most 2²⁴ in all (268 MB),
             and at least two a bin.
+        **options: `from_logits`, `multi_label`, `ignore_class`, `axis` and others, see
+            `ClassificationMetric`. With `multi_label=True`, the classes are the labels.
 
     Example:
     >>> import numpy as np
@@ -208,58 +255,49 @@ class ClasswiseCalibrationError(_BinnedError):
       probabilities with Dirichlet calibration](https://arxiv.org/abs/1910.12656)
     """
 
+    class_wise = True
+
     def __init__(
         self,
         num_bins: int = 15,
+        *,
         binning: str = "uniform",
-        num_classes: int | None = None,
-        from_logits: bool = False,
-        name: str | None = "cwece",
-        dtype: Any = None,
         norm: str = "l1",
         num_cells: int | None = None,
+        name: str | None = "cwece",
+        **options: Any,
     ) -> None:
-        super().__init__(num_bins, binning, norm, num_cells, from_logits, name, dtype)
-        if num_classes is not None:
-            num_classes = check_count("num_classes", num_classes, least=2)
-        self.num_classes = num_classes
-        self._built = False
-        if num_classes is not None:
-            self._build(num_classes)
+        super().__init__(
+            num_bins,
+            binning=binning,
+            norm=norm,
+            num_cells=num_cells,
+            name=name,
+            **options,
+        )
+        self.build_state()
 
-    def default_cells(self) -> int:
-        return max(2 * self.num_bins, min(2**12, _MOST_CELLS // self._k))
-
-    def _build(self, num_classes: int) -> None:
-        self._k = num_classes
-        if num_classes * self.size >= 2**31:
-            # Cells are numbered by int32.
-            refuse("num_cells", self.num_cells, f"below 2³¹/k for k={num_classes}")
-        self._sums = self.add_sums("sums", (num_classes, self.size, 2))
-        self._present = self.add_sums("present", ())
-        self._built = True
+    def cells(self) -> int:
+        return 2**12
 
     def update(self, batch: Batch, w: Tensor) -> None:
-        k = batch.num_classes
-        if not self._built:
-            self._build(k)
-        if k != self._k:
-            refuse("y_pred", f"(..., {k})", f"predictions of {self._k} classes")
-        p = batch.p
-        gap = ops.where(batch.valid[:, None], p - batch.distributions, math.nan)
+        if self.outputs.multi_label:
+            columns, present = slice(1, 2), self.group_counts(w)
+            p = positive(batch)[:, None]
+        else:
+            columns, present = slice(None), ops.sum(ops.cast(w > 0, w.dtype))
+            p = batch.p
+        gap = p - batch.distributions[:, columns]
         if self.binning == "adaptive":
-            index = to_cells(self._log_odds(batch), self.size)
+            index = to_cells(self._log_odds(batch)[:, columns], self.size)
         else:
             index = ops.reshape(self.bins(ops.reshape(p, (-1,))), ops.shape(p))
-        index = index + ops.arange(k, dtype="int32") * self.size
-        w = ops.broadcast_to(w[:, None], ops.shape(p))
-        sums = segment_sum(
-            ops.reshape(ops.stack([w, w * gap], axis=-1), (-1, 2)),
-            ops.reshape(index, (-1,)),
-            k * self.size,
-        )
-        self.accumulate(self._sums, ops.reshape(sums, (k, self.size, 2)))
-        self.accumulate(self._present, ops.sum(ops.cast(w[:, 0] > 0, w.dtype)))
+        weights = ops.broadcast_to(w[:, None], ops.shape(p))
+        rows = ops.reshape(ops.stack([weights, weights * gap], axis=-1), (-1, 2))
+        # One entry for each sample and class or label, sample after sample.
+        sums = self.group_sums(rows, ops.reshape(index, (-1,)), self.size)
+        self.accumulate(self._sums, sums)
+        self.accumulate(self._present, present)
 
     def _log_odds(self, batch: Batch) -> Tensor:
         """Returns ln p_c − ln(1 − p_c), (n, k)."""
@@ -273,30 +311,4 @@ class ClasswiseCalibrationError(_BinnedError):
 
     def result_per_class(self) -> Tensor:
         """Returns each class's calibration error, (k,)."""
-        if not self._built:
-            raise ValueError(
-                "`result_per_class` needs `num_classes`, or an update before it."
-            )
-        return self.errors(self.total(self._sums), self.total(self._present))
-
-    def result(self) -> Tensor:
-        if not self._built:
-            return ops.zeros((), dtype=self.state_dtype)
-        return ops.mean(self.result_per_class())
-
-    def stateless_update_state(
-        self, metric_variables: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        if not self._built:
-            refuse("num_classes", None, "given before a stateless update")
-        return super().stateless_update_state(metric_variables, *args, **kwargs)
-
-    def merge_state(self, metrics: Any) -> None:
-        for other in metrics:
-            built = isinstance(other, ClasswiseCalibrationError) and other._built
-            if built and not self._built:
-                self._build(other._k)
-        super().merge_state([other for other in metrics if other.variables])
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "num_classes": self.num_classes}
+        return self.result_per_group()

@@ -5,7 +5,7 @@ from typing import Any
 from keras import ops
 
 from keras_selcal._core.batch import Batch
-from keras_selcal._core.ops import Tensor, segment_sum
+from keras_selcal._core.ops import Tensor
 from keras_selcal._core.ranking import Ranking
 from keras_selcal._core.saving import serializable
 from keras_selcal._core.validation import check_number
@@ -32,11 +32,8 @@ class AURC(RankingMetric):
     Args:
         csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it. From
             logits, the built-in ones rank by log-odds, which do not saturate.
-        from_logits: whether `y_pred` holds logits instead of probabilities.
-        name: name of the metric.
-        dtype: dtype of the metric.
-        num_cells: cells of the histogram, uniform in ℓ/(4 + |ℓ|), ℓ the score's
-            log-odds on its support.
+        **options: `num_cells`, see `RankingMetric`; `from_logits`, `multi_label`,
+            `ignore_class`, `axis` and others, see `ClassificationMetric`.
 
     Example:
     >>> import numpy as np
@@ -55,17 +52,12 @@ class AURC(RankingMetric):
     """
 
     def __init__(
-        self,
-        csf: Any = "msp",
-        from_logits: bool = False,
-        name: str | None = "aurc",
-        dtype: Any = None,
-        num_cells: int = 2**14,
+        self, csf: Any = "msp", *, name: str | None = "aurc", **options: Any
     ) -> None:
-        super().__init__(csf, num_cells, from_logits, name, dtype)
+        super().__init__(csf, name=name, **options)
 
-    def result(self) -> Tensor:
-        return self.ranking().aurc()
+    def of_ranking(self, ranking: Ranking) -> Tensor:
+        return ranking.aurc()
 
 
 @serializable
@@ -82,10 +74,8 @@ class ExcessAURC(RankingMetric):
 
     Args:
         csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it.
-        from_logits: whether `y_pred` holds logits instead of probabilities.
-        name: name of the metric.
-        dtype: dtype of the metric.
-        num_cells: cells of the histogram, as in `AURC`.
+        **options: `num_cells`, see `RankingMetric`; `from_logits`, `multi_label`,
+            `ignore_class`, `axis` and others, see `ClassificationMetric`.
 
     Example:
     >>> import numpy as np
@@ -101,15 +91,13 @@ class ExcessAURC(RankingMetric):
     """
 
     def __init__(
-        self,
-        csf: Any = "msp",
-        from_logits: bool = False,
-        name: str | None = "excess_aurc",
-        dtype: Any = None,
-        num_cells: int = 2**14,
+        self, csf: Any = "msp", *, name: str | None = "excess_aurc", **options: Any
     ) -> None:
-        super().__init__(csf, num_cells, from_logits, name, dtype)
-        self._losses = self.add_sums("losses", (_LOSS_CELLS, 2))
+        super().__init__(csf, name=name, **options)
+
+    def create_state(self, groups: int) -> None:
+        super().create_state(groups)
+        self._losses = self.add_sums("losses", (groups, _LOSS_CELLS, 2))
 
     def update(self, batch: Batch, w: Tensor) -> None:
         super().update(batch, w)
@@ -118,12 +106,12 @@ class ExcessAURC(RankingMetric):
         place = (1.0 - ops.where(ops.equal(loss, loss), loss, 1.0)) * (_LOSS_CELLS - 1)
         cells = ops.clip(ops.cast(ops.round(place), "int32"), 0, _LOSS_CELLS - 1)
         rows = ops.stack([w, w * loss], axis=-1)
-        self.accumulate(self._losses, segment_sum(rows, cells, _LOSS_CELLS))
+        self.accumulate(self._losses, self.group_sums(rows, cells, _LOSS_CELLS))
 
-    def result(self) -> Tensor:
+    def of_ranking(self, ranking: Ranking) -> Tensor:
         losses = rescaled(self.total(self._losses), self.total(self._present))
-        best = Ranking(losses[:, 0], losses[:, 1], ops).aurc()
-        excess = self.ranking().aurc() - best
+        best = Ranking(losses[..., 0], losses[..., 1], ops).aurc()
+        excess = ranking.aurc() - best
         # A difference of equal sums may round to just below 0; NaN stays.
         return ops.where(excess < 0.0, 0.0, excess)
 
@@ -144,10 +132,8 @@ class AUGRC(RankingMetric):
 
     Args:
         csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it.
-        from_logits: whether `y_pred` holds logits instead of probabilities.
-        name: name of the metric.
-        dtype: dtype of the metric.
-        num_cells: cells of the histogram, as in `AURC`.
+        **options: `num_cells`, see `RankingMetric`; `from_logits`, `multi_label`,
+            `ignore_class`, `axis` and others, see `ClassificationMetric`.
 
     Example:
     >>> import numpy as np
@@ -163,17 +149,12 @@ class AUGRC(RankingMetric):
     """
 
     def __init__(
-        self,
-        csf: Any = "msp",
-        from_logits: bool = False,
-        name: str | None = "augrc",
-        dtype: Any = None,
-        num_cells: int = 2**14,
+        self, csf: Any = "msp", *, name: str | None = "augrc", **options: Any
     ) -> None:
-        super().__init__(csf, num_cells, from_logits, name, dtype)
+        super().__init__(csf, name=name, **options)
 
-    def result(self) -> Tensor:
-        return self.ranking().augrc()
+    def of_ranking(self, ranking: Ranking) -> Tensor:
+        return ranking.augrc()
 
 
 @serializable
@@ -192,10 +173,8 @@ class FailureAUROC(RankingMetric):
 
     Args:
         csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it.
-        from_logits: whether `y_pred` holds logits instead of probabilities.
-        name: name of the metric.
-        dtype: dtype of the metric.
-        num_cells: cells of the histogram, as in `AURC`.
+        **options: `num_cells`, see `RankingMetric`; `from_logits`, `multi_label`,
+            `ignore_class`, `axis` and others, see `ClassificationMetric`.
 
     Example:
     >>> import numpy as np
@@ -211,18 +190,15 @@ class FailureAUROC(RankingMetric):
       Networks](https://arxiv.org/abs/1610.02136)
     """
 
-    def __init__(
-        self,
-        csf: Any = "msp",
-        from_logits: bool = False,
-        name: str | None = "failure_auroc",
-        dtype: Any = None,
-        num_cells: int = 2**14,
-    ) -> None:
-        super().__init__(csf, num_cells, from_logits, name, dtype)
+    direction = "up"
 
-    def result(self) -> Tensor:
-        return self.ranking().failure_auroc()
+    def __init__(
+        self, csf: Any = "msp", *, name: str | None = "failure_auroc", **options: Any
+    ) -> None:
+        super().__init__(csf, name=name, **options)
+
+    def of_ranking(self, ranking: Ranking) -> Tensor:
+        return ranking.failure_auroc()
 
 
 @serializable
@@ -236,10 +212,8 @@ class RiskAtCoverage(RankingMetric):
     Args:
         coverage: κ in (0, 1].
         csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it.
-        from_logits: whether `y_pred` holds logits instead of probabilities.
-        name: name of the metric.
-        dtype: dtype of the metric.
-        num_cells: cells of the histogram, as in `AURC`.
+        **options: `num_cells`, see `RankingMetric`; `from_logits`, `multi_label`,
+            `ignore_class`, `axis` and others, see `ClassificationMetric`.
 
     Example:
     >>> import numpy as np
@@ -250,22 +224,23 @@ class RiskAtCoverage(RankingMetric):
     0.5
     """
 
+    default_cells = 2**18
+
     def __init__(
         self,
         coverage: float,
         csf: Any = "msp",
-        from_logits: bool = False,
+        *,
         name: str | None = "risk_at_coverage",
-        dtype: Any = None,
-        num_cells: int = 2**18,
+        **options: Any,
     ) -> None:
-        super().__init__(csf, num_cells, from_logits, name, dtype)
+        super().__init__(csf, name=name, **options)
         self.coverage = check_number(
             "coverage", coverage, "a number in (0, 1]", above=0.0, most=1.0
         )
 
-    def result(self) -> Tensor:
-        return self.ranking().risk_at(self.coverage)
+    def of_ranking(self, ranking: Ranking) -> Tensor:
+        return ranking.risk_at(self.coverage)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "coverage": self.coverage}
@@ -283,10 +258,8 @@ class CoverageAtRisk(RankingMetric):
     Args:
         risk: r ≥ 0.
         csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it.
-        from_logits: whether `y_pred` holds logits instead of probabilities.
-        name: name of the metric.
-        dtype: dtype of the metric.
-        num_cells: cells of the histogram, as in `AURC`.
+        **options: `num_cells`, see `RankingMetric`; `from_logits`, `multi_label`,
+            `ignore_class`, `axis` and others, see `ClassificationMetric`.
 
     Example:
     >>> import numpy as np
@@ -297,20 +270,22 @@ class CoverageAtRisk(RankingMetric):
     1.0
     """
 
+    default_cells = 2**20
+    direction = "up"
+
     def __init__(
         self,
         risk: float,
         csf: Any = "msp",
-        from_logits: bool = False,
+        *,
         name: str | None = "coverage_at_risk",
-        dtype: Any = None,
-        num_cells: int = 2**20,
+        **options: Any,
     ) -> None:
-        super().__init__(csf, num_cells, from_logits, name, dtype)
+        super().__init__(csf, name=name, **options)
         self.risk = check_number("risk", risk, "a number of at least 0", least=0.0)
 
-    def result(self) -> Tensor:
-        return self.ranking().coverage_at(self.risk)
+    def of_ranking(self, ranking: Ranking) -> Tensor:
+        return ranking.coverage_at(self.risk)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "risk": self.risk}

@@ -9,7 +9,7 @@ from keras_selcal._core.binning import check_binning
 from keras_selcal._core.reliability import ReliabilityBins, reliability_bins
 from keras_selcal._core.samples import Array
 from keras_selcal._core.validation import check_number, refuse
-from keras_selcal.functional.calibration import ReliabilityCurve
+from keras_selcal.functional.reliability import ReliabilityCurve
 from keras_selcal.plots import _canvas as canvas
 
 # The number of samples is drawn below accuracy 0, in a strip of this depth.

@@ -9,7 +9,7 @@ from keras_selcal._core.ranking import best_ranking
 from keras_selcal._core.sample_losses import sample_losses
 from keras_selcal._core.samples import Array, Samples
 from keras_selcal._core.validation import check_number, refuse
-from keras_selcal.functional.selective import RiskCoverageCurve
+from keras_selcal.functional.risk_coverage import RiskCoverageCurve
 from keras_selcal.plots import _canvas as canvas
 
 _RISKS = {

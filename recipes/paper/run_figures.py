@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from keras_selcal import functional, plots
-from keras_selcal.functional.calibration import ReliabilityCurve
+from keras_selcal.functional.reliability import ReliabilityCurve
 from recipes import settings
 from recipes.evaluation import evaluate
 from recipes.losses import TITLES

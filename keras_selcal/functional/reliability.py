@@ -1,0 +1,146 @@
+"""Reliability curves, and the selective fallback."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_selcal import csf as csfs
+from keras_selcal._core.binning import bin_sums, check_binning, check_kind, run_cuts
+from keras_selcal._core.samples import Array, Samples, to_numpy
+from keras_selcal._core.validation import check_number
+
+
+class ReliabilityCurve(NamedTuple):
+    """Accuracy against confidence, bin by bin; or frequency against probability.
+
+    Attributes:
+        confidence: mean confidence of each bin, NaN where it is empty.
+        accuracy: accuracy in each bin, NaN where it is empty.
+        share: share of the samples in each bin.
+        edges: the M + 1 ends of the bins.
+    """
+
+    confidence: Array
+    accuracy: Array
+    share: Array
+    edges: Array
+
+
+def reliability_curve(
+    y_true: Any,
+    y_pred: Any,
+    num_bins: int = 15,
+    *,
+    binning: str = "uniform",
+    kind: str = "top_label",
+    from_logits: bool = False,
+    sample_weight: Any | None = None,
+    **outputs: Any,
+) -> ReliabilityCurve:
+    """Mean confidence and accuracy in bins of confidence: a reliability diagram.
+
+    With kind="positive", for two classes, the mean probability of class 1 and its
+    frequency, as scikit-learn's `calibration_curve`. With `multi_label=True`, all
+    labels share their bins.
+
+    Args:
+        y_true: class indices (...) or (..., 1), or distributions (..., k).
+        y_pred: probabilities or logits, (..., k); of one sigmoid unit, (..., 1) or
+            (n,).
+        num_bins: M.
+        binning: `"uniform"` or `"adaptive"`, as in `calibration_error`.
+        kind: `"top_label"` or `"positive"`, as in `ece`.
+        from_logits: whether `y_pred` holds logits.
+        sample_weight: of a shape that broadcasts to the samples'.
+        **outputs: `multi_label`, `ignore_class`, `axis`, `decision_threshold`, as in
+            `keras_selcal.metrics.ClassificationMetric`.
+
+    Returns:
+        A `ReliabilityCurve` of arrays (M,), and the M + 1 edges. The l1 error of `ece`
+        is Σ share·|confidence − accuracy|.
+
+    Example:
+    >>> import numpy as np
+    >>> p = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
+    >>> curve = reliability_curve(np.array([0, 1, 1]), p, num_bins=2)
+    >>> curve.accuracy.round(4).tolist(), curve.confidence.round(4).tolist()
+    ([nan, 0.6667], [nan, 0.7667])
+
+    References:
+    - Niculescu-Mizil & Caruana, [Predicting Good Probabilities With Supervised
+      Learning](https://doi.org/10.1145/1102351.1102430)
+    """
+    bins = check_binning(num_bins, binning)
+    samples = Samples.given(
+        y_true, y_pred, sample_weight, from_logits=from_logits, **outputs
+    )
+    check_kind(kind, samples.num_classes)
+    (p, outcome), weight = samples.event(kind), samples.weight
+    total, mass = bin_sums(p, np.zeros(samples.n), weight, *bins)
+    gap, _ = bin_sums(p, outcome, weight, *bins)
+    filled = np.where(mass > 0, mass, np.nan)
+    if binning == "uniform":
+        edges = np.arange(num_bins + 1) / num_bins
+    else:
+        order = np.argsort(p)
+        position = np.cumsum(samples.counts[order])
+        cuts = run_cuts(position[-1], num_bins, np)
+        edges = np.interp(cuts, position, p[order])
+    return ReliabilityCurve(
+        total / filled, (total - gap) / filled, mass / mass.sum(), edges
+    )
+
+
+def selective_fallback(
+    y_true: Any,
+    y_pred: Any,
+    threshold: float,
+    *,
+    csf: Any = "msp",
+    from_logits: bool = False,
+    **outputs: Any,
+) -> Array:
+    """Predictions that are certain where confidence is high, and uniform below.
+
+    Formula (Prop. constructece):
+
+    ```
+    f'_c(x) = 1[c = y]   where g(x) ≥ τ
+    f'_c(x) = 1/k        where g(x) < τ
+    ```
+
+    If the score g separates correct from wrong predictions at τ, f' has a binned
+    calibration error no larger than the predictions' own. It takes the labels, so it
+    is a construction to compare with and not a classifier.
+
+    Args:
+        y_true: class indices (...) or (..., 1), or distributions (..., k).
+        y_pred: probabilities or logits, (..., k); of one sigmoid unit, (..., 1) or
+            (n,).
+        threshold: τ, on the scale of the score.
+        csf: g, as `keras_selcal.csf.get` takes it.
+        from_logits: whether `y_pred` holds logits.
+        **outputs: `multi_label`, as in `keras_selcal.metrics.ClassificationMetric`.
+
+    Returns:
+        f', an array of the shape of `y_pred`; for sigmoids, of their probabilities.
+
+    Example:
+    >>> import numpy as np
+    >>> p = np.array([[0.9, 0.1], [0.4, 0.6]])
+    >>> selective_fallback(np.array([0, 0]), p, threshold=0.8).tolist()
+    [[1.0, 0.0], [0.5, 0.5]]
+
+    References:
+    - Ma & Blaschko, [Meta-Cal: Well-controlled Post-hoc Calibration by
+      Ranking](https://arxiv.org/abs/2105.04290), Prop. 3
+    """
+    tau = check_number("threshold", threshold, "a number")
+    shape = to_numpy(y_pred).shape
+    samples = Samples.given(y_true, y_pred, from_logits=from_logits, **outputs)
+    k = samples.num_classes
+    sure = samples.scores(csfs.get(csf)) >= tau
+    fallback = np.where(sure[:, None], samples.one_hot(), 1 / k)
+    if fallback.size != np.prod(shape):
+        fallback = fallback[:, 1]
+    return fallback.reshape(shape)
