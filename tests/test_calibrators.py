@@ -531,8 +531,6 @@ def test_fit_model_refuses():
         TemperatureScaling().fit_model(model, z, verbose=0)
     with pytest.raises(ValueError, match="`y` must be left out"):
         TemperatureScaling().fit_model(model, Batches(z, y, 5), y, verbose=0)
-    with pytest.raises(ValueError, match="without weights"):
-        TemperatureScaling().fit_model(model, iter([(z, y, y)]), verbose=0)
     with pytest.raises(ValueError, match="at least one batch"):
         TemperatureScaling().fit_model(model, iter([]), verbose=0)
 

@@ -786,33 +786,3 @@ def test_coverage_on_real_logits(kind):
     # Two-sided at 1e-4; ties at saturated scores can only add coverage.
     assert (test <= q).sum() >= law.ppf(1e-4)
     assert (test <= q).sum() <= law.ppf(1 - 1e-4) + (test == q).sum()
-
-
-@pytest.mark.parametrize("alpha", [0.05, 0.1, 0.3])
-def test_lac_equals_mapie(alpha):
-    classification = pytest.importorskip("mapie.classification")
-    from sklearn.base import BaseEstimator, ClassifierMixin
-
-    class Given(ClassifierMixin, BaseEstimator):
-        classes_ = np.arange(5)
-
-        def fit(self, x, y):
-            return self
-
-        def __sklearn_is_fitted__(self):
-            return True
-
-        def predict_proba(self, x):
-            return x
-
-        def predict(self, x):
-            return x.argmax(-1)
-
-    x, y = draw(800, 5)
-    p = softmax(x.astype("float64"))
-    mapie = classification.SplitConformalClassifier(
-        Given(), confidence_level=1 - alpha, conformity_score="lac", prefit=True
-    ).conformalize(p[:400], y[:400])
-    _, theirs = mapie.predict_set(p[400:])
-    q = conformal_threshold(conformal_scores(p[:400], y[:400]), alpha)
-    np.testing.assert_array_equal(conformal_sets(p[400:], q), theirs[:, :, 0])

@@ -1,4 +1,4 @@
-"""Thresholds, their guarantee, and classifiers that abstain."""
+"""Classifiers that abstain."""
 
 import math
 import os
@@ -9,12 +9,9 @@ import keras
 import numpy as np
 import pytest
 from backends import numpy
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from keras import layers, ops
 from processes import other_backends
 from reference import score, softmax
-from scipy.stats import beta, binom
 
 from keras_selcal import MetaMis, SelectiveClassifier, TemperatureScaling
 from keras_selcal.selective import (
@@ -22,180 +19,7 @@ from keras_selcal.selective import (
     SelectionLayer,
     SelectivePrediction,
     risk_bound,
-    select_threshold,
 )
-
-
-@pytest.mark.parametrize("n", [1, 2, 50, 10_000])
-@pytest.mark.parametrize("delta", [1e-6, 0.01, 0.05, 0.5])
-def test_risk_bound_is_clopper_pearson(n, delta):
-    for errors in {0, min(1, n - 1), n // 20, n // 2, n - 1}:
-        ours = risk_bound(errors, n, delta)
-        expected = beta.ppf(1 - delta, errors + 1, n - errors)
-        assert ours == pytest.approx(expected, rel=1e-9)
-        assert binom.cdf(errors, n, ours) == pytest.approx(delta, rel=1e-6)
-    assert risk_bound(n, n, delta) == 1.0
-    assert risk_bound(0, n, delta) == pytest.approx(1 - delta ** (1 / n), rel=1e-9)
-    assert risk_bound(0, 0, delta) == 1.0
-
-
-def by_exhaustion(s, right, accept):
-    """The lowest of the scores whose accepted samples satisfy `accept`."""
-    fitting = [t for t in np.unique(s) if accept(right[s >= t])]
-    return fitting[0] if fitting else None
-
-
-@settings(max_examples=25, deadline=None, derandomize=True)
-@given(
-    n=st.integers(1, 60),
-    levels=st.sampled_from([1, 3, 1000]),
-    target=st.floats(0.01, 1.0),
-    seed=st.integers(0, 10**6),
-)
-def test_empirical_thresholds(n, levels, target, seed):
-    rng = np.random.default_rng(seed)
-    s, right = rng.integers(0, levels, n) / levels, rng.random(n) < 0.7
-    ours = select_threshold(s, right, coverage=target)
-    enough = [t for t in np.unique(s) if (s >= t).mean() >= target - 1e-12]
-    assert ours == max(enough)
-    expected = by_exhaustion(s, right, lambda r: (~r).mean() <= target)
-    if expected is None:
-        with pytest.raises(ValueError, match="No threshold has a risk"):
-            select_threshold(s, right, risk=target)
-    else:
-        assert select_threshold(s, right, risk=target) == expected
-
-
-def test_thresholds_in_closed_form():
-    s = np.array([0.1, 0.9, 0.9, 0.5])
-    right = np.array([0, 1, 1, 1])
-    assert select_threshold(s, right, coverage=0.25) == 0.9  # ties are not split
-    assert select_threshold(s, right, coverage=0.75) == 0.5
-    assert select_threshold(s, right, coverage=1.0) == 0.1
-    assert select_threshold(s, right, risk=0.0) == 0.5
-    assert select_threshold(s, right, risk=0.25) == 0.1
-    assert select_threshold(ops.convert_to_tensor(s), right, risk=0.25) <= 0.1 + 1e-6
-    # 0.3·10 is not 3 in floating point.
-    assert select_threshold(np.arange(10.0), np.ones(10), coverage=0.3) == 7.0
-    # Without errors all n samples pass where (1 − r)^n ≤ δ.
-    n, delta = 1000, 0.05
-    r = 1 - delta ** (1 / n)
-    s, right = np.arange(float(n)), np.ones(n)
-    assert select_threshold(s, right, risk=r * (1 + 1e-9), delta=delta) == 0.0
-    with pytest.raises(ValueError, match=r"takes at least 1011 accepted samples"):
-        select_threshold(s, right, risk=r * 0.99, delta=delta)
-    assert select_threshold(s, 1 - right, risk=1.0, delta=delta) == 0.0
-    with pytest.raises(ValueError, match=r"takes at least inf"):
-        select_threshold(s, right, risk=0.0, delta=delta)
-    with pytest.raises(ValueError, match=r"goes down to 0\.5"):
-        select_threshold(s, np.arange(n) % 2, risk=0.4, delta=delta)
-
-
-def test_never_accepted_scores():
-    s = np.array([0.9, -math.inf, 0.5, -math.inf])
-    assert select_threshold(s, np.ones(4), coverage=0.5) == 0.5
-    with pytest.raises(ValueError, match="2 of 4 samples"):
-        select_threshold(s, np.ones(4), coverage=0.75)
-    assert select_threshold(s, np.array([1, 0, 1, 0]), risk=0.0) == 0.5
-    with pytest.raises(ValueError, match="No threshold"):
-        select_threshold(np.full(3, -math.inf), np.ones(3), risk=0.5, delta=0.1)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        ({}, "coverage"),
-        ({"coverage": 0.5, "risk": 0.1}, "coverage"),
-        ({"coverage": 0.5, "delta": 0.1}, "delta"),
-        ({"coverage": 0.0}, "coverage"),
-        ({"coverage": 1.1}, "coverage"),
-        ({"coverage": math.nan}, "coverage"),
-        ({"risk": -0.1}, "risk"),
-        ({"risk": 0.1, "delta": 0.0}, "delta"),
-        ({"risk": 0.1, "delta": 1.0}, "delta"),
-        ({"scores": np.array([0.5, math.nan]), "coverage": 0.5}, "scores"),
-        ({"scores": np.array([0.5, math.inf]), "coverage": 0.5}, "scores"),
-        ({"scores": np.zeros(3), "coverage": 0.5}, "scores"),
-        ({"scores": np.zeros(0), "correct": np.zeros(0), "coverage": 0.5}, "scores"),
-        ({"correct": np.array([0.5, 1.0]), "coverage": 0.5}, "correct"),
-    ],
-)
-def test_select_threshold_refuses(arguments, named):
-    arguments = {
-        "scores": np.array([0.1, 0.2]),
-        "correct": np.array([True, False]),
-        **arguments,
-    }
-    with pytest.raises(ValueError, match=f"`{named}` must be"):
-        select_threshold(**arguments)
-
-
-# Selective risks r(c) at coverage c, and the risk at a score s = 1 − c, (c r)′.
-CURVES = {
-    "linear": (lambda c: c / 2, lambda s: 1 - s, 0.2),
-    "steep": (lambda c: c**8 / 15, lambda s: 9 / 15 * (1 - s) ** 8, 0.02),
-    "flat, then steep": (
-        lambda c: 0.01 + c**8 / 15,
-        lambda s: 0.01 + 9 / 15 * (1 - s) ** 8,
-        0.03,
-    ),
-}
-
-
-@pytest.mark.parametrize(
-    ("curve", "draws"), [("linear", 1000), ("steep", 300), ("flat, then steep", 300)]
-)
-def test_guarantee_by_simulation(curve, draws):
-    selective_risk, risk_at, risk = CURVES[curve]
-    rng = np.random.default_rng(0)
-    n, delta = 2000, 0.1
-    exceeded, coverages = 0, []
-    for _ in range(draws):
-        s = rng.random(n)
-        try:
-            t = select_threshold(s, rng.random(n) >= risk_at(s), risk=risk, delta=delta)
-        except ValueError:
-            t = 1.0
-        exceeded += selective_risk(1 - t) > risk
-        coverages.append(1 - t)
-    assert exceeded <= binom.ppf(0.999, draws, delta)
-    assert exceeded > 0  # or it would give coverage away
-    assert np.mean(coverages) > 0.3
-
-
-@pytest.mark.parametrize("delta", [0.05, 0.1])
-def test_guaranteed_coverage_is_near_the_best(delta):
-    selective_risk, risk_at, risk = CURVES["steep"]
-    c = np.linspace(0.001, 1, 10_000)
-    best = c[selective_risk(c) <= risk].max()
-    rng = np.random.default_rng(0)
-    lost = []
-    for _ in range(50):
-        s = rng.random(10_000)
-        right = rng.random(10_000) >= risk_at(s)
-        lost.append(best - 1 + select_threshold(s, right, risk=risk, delta=delta))
-    assert 0 < np.mean(lost) < 0.02
-
-
-def test_guaranteed_coverage_beats_a_union_over_a_binary_search():
-    rng = np.random.default_rng(1)
-    n, risk, delta = 10_000, 0.1, 0.05
-    for _ in range(5):
-        s = rng.random(n)
-        right = rng.random(n) < 0.6 + 0.4 * s
-        t = select_threshold(s, right, risk=risk, delta=delta)
-        errors = np.cumsum(~right[np.argsort(-s)])
-        m = np.arange(1, n + 1)
-
-        def coverage(level, m=m, errors=errors):
-            bounds = beta.ppf(1 - level, errors + 1, m - errors)
-            return m[bounds <= risk].max() / n
-
-        ours = (s >= t).mean()
-        assert coverage(delta / 14) - 0.01 <= ours <= coverage(delta)
-
-
-# Classifiers
 
 
 def draw(n=600, k=3, seed=0):
@@ -254,7 +78,8 @@ def test_coverage_on_the_fitting_data_is_exact():
 def test_risk_targets_and_delta():
     x, y = draw(n=2000)
     classifier = SelectiveClassifier(logits_model())
-    plain = classifier.fit(x, y, risk=0.1, verbose=0).threshold
+    with pytest.warns(UserWarning, match="without `delta`"):
+        plain = classifier.fit(x, y, risk=0.1, verbose=0).threshold
     sure = classifier.fit(x, y, risk=0.1, delta=0.01, verbose=0).threshold
     assert sure > plain
     test_x, test_y = draw(n=2000, seed=1)
@@ -280,7 +105,7 @@ def test_probabilities_and_logits_agree():
         np.testing.assert_array_equal(logits[0], probabilities[0])
     with pytest.warns(UserWarning, match="each row sums to one"):
         SelectiveClassifier(logits_model()).fit(softmax(x), y, coverage=0.6, verbose=0)
-    with pytest.raises(ValueError, match="`from_logits` must be True"):
+    with pytest.raises(ValueError, match="pass `from_logits=True`"):
         SelectiveClassifier(logits_model(), from_logits=False).fit(
             x, y, coverage=0.6, verbose=0
         )
@@ -295,7 +120,7 @@ def test_calibrator_fitted_and_not():
     expected = TemperatureScaling().fit(3 * x[::2], y[::2]).temperature
     assert classifier.calibrator.temperature == pytest.approx(expected, rel=1e-5)
     assert not calibrator.fitted
-    p = classifier.predict_probabilities(x[:9], verbose=0)
+    p = classifier.predict_proba(x[:9], verbose=0)
     np.testing.assert_allclose(p, softmax(3 * x[:9] / expected), atol=1e-5)
     s = softmax(3 * x[1::2] / expected).max(-1)
     assert classifier.threshold == pytest.approx(np.sort(s)[::-1][299], abs=1e-5)
@@ -317,7 +142,7 @@ def test_what_a_calibrator_rejects_is_never_accepted():
     with pytest.raises(ValueError, match="No threshold accepts a share"):
         classifier.fit(x, y, coverage=1.0, verbose=0)
     assert classifier.threshold is None
-    classifier.fit(x, y, risk=1.0, verbose=0)
+    classifier.fit(x, y, risk=1.0, delta=0.1, verbose=0)
     test_x, test_y = draw(n=3000, seed=1)
     labels, accepted, _ = classifier.predict(test_x, verbose=0)
     rejected = ~numpy(calibrator.accepts(test_x))
@@ -419,7 +244,7 @@ def network(k=3):
 @pytest.mark.parametrize("make", [lambda: None, TemperatureScaling])
 def test_save_and_load(csf, make, tmp_path):
     x, y = draw()
-    classifier = SelectiveClassifier(network(), csf, make())
+    classifier = SelectiveClassifier(network(), csf, calibrator=make())
     classifier.fit(x, y, risk=0.9, delta=0.2, verbose=0)
     path = tmp_path / "classifier.keras"
     classifier.save(path)
@@ -474,7 +299,9 @@ def test_saved_here_loaded_on_another_backend(tmp_path):
     if not pythons:
         pytest.skip("no other backend at hand: see KERAS_SELCAL_PYTHONS")
     x, y = draw()
-    classifier = SelectiveClassifier(network(), "margin", TemperatureScaling())
+    classifier = SelectiveClassifier(
+        network(), "margin", calibrator=TemperatureScaling()
+    )
     classifier.fit(x, y, coverage=0.6, verbose=0)
     classifier.save(tmp_path / "classifier.keras")
     np.savez(

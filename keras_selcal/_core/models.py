@@ -1,20 +1,23 @@
 """What calibrators, selective classifiers and callbacks do with a Keras model."""
 
 import warnings
-from collections.abc import Iterable
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_selcal._core.samples import to_numpy
+from keras_selcal._core.data import LabelledOutputs
+from keras_selcal._core.outputs import SUM_TOLERANCE, Outputs
+from keras_selcal._core.samples import check_values
 from keras_selcal._core.validation import refuse
+
+_PROBABILITIES = ("softmax", "sigmoid")
 
 
 def gives_logits(model: keras.Model, from_logits: bool | None = None) -> bool:
-    """Returns whether `model` answers in logits, as told or else as it is built.
+    """Returns whether `model` gives logits, as told or else as it is built.
 
-    It is built to give probabilities where its last operation is a softmax or one of
+    A model gives probabilities if its last operation is a softmax, a sigmoid or one of
     this library's calibration layers. Values are never looked at.
     """
     if from_logits is not None:
@@ -25,9 +28,11 @@ def gives_logits(model: keras.Model, from_logits: bool | None = None) -> bool:
         if not operations:
             return True
         last = operations[-1]
-    return not (
-        type(last).__name__ in ("Softmax", "CalibrationLayer")
-        or getattr(last, "activation", None) is keras.activations.softmax
+    activation = getattr(getattr(last, "activation", None), "__name__", "")
+    return (
+        type(last).__name__ != "CalibrationLayer"
+        and type(last).__name__.lower() not in _PROBABILITIES
+        and activation not in _PROBABILITIES
     )
 
 
@@ -53,78 +58,34 @@ def check_extensible(model: keras.Model) -> None:
         refuse("model", model, "a model of one output")
 
 
-def check_outputs(outputs: np.ndarray, from_logits: bool) -> None:
-    """Checks that a model's outputs (..., k) are what they are taken for."""
-    # Half precision leaves sums that are 1 to within a percent.
-    sums = outputs.sum(axis=-1, dtype="float64")
-    distributions = bool((outputs >= 0).all()) and np.allclose(sums, 1, atol=0.02)
-    if distributions and from_logits:
-        warnings.warn(
-            "The model's outputs are taken for logits, but each row sums to one. If "
-            "they are probabilities, pass `from_logits=False`.",
-            stacklevel=3,
-        )
-    if not distributions and not from_logits:
-        refuse(
-            "from_logits",
-            from_logits,
-            "True for this model: its outputs are not rows that sum to one",
-        )
+def check_outputs(
+    found: LabelledOutputs, outputs: Outputs, *, told: bool = True, stacklevel: int = 3
+) -> None:
+    """Checks by value that outputs, labels and weights are what they are taken for.
 
-
-def is_array(x: Any) -> bool:
-    """Returns whether `x` is an array, a tensor, or a structure of them."""
-    return all(
-        hasattr(leaf, "__array__") and hasattr(leaf, "shape")
-        for leaf in keras.tree.flatten(x)
-    )
-
-
-def predict_with_labels(
-    model: keras.Model,
-    x: Any,
-    y: Any = None,
-    batch_size: int | None = None,
-    verbose: Any = "auto",
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the model's outputs and the labels, in the same order.
-
-    A data set is read once, batch by batch: one that shuffles gives other batches the
-    second time.
-
-    Args:
-        model: a Keras model of one output.
-        x: arrays, or a data set of (x, y) batches: `tf.data.Dataset`,
-            `keras.utils.PyDataset`, PyTorch's `DataLoader`, any iterable.
-        y: labels, where `x` is arrays.
-        batch_size: where `x` is arrays.
-        verbose: as in `keras.Model.predict`.
+    If logits are expected and the values look like probabilities, it warns; for
+    sigmoids of which nobody has told that they are logits, it raises an error.
     """
-    if is_array(x):
-        if y is None:
-            refuse("y", y, "the labels of `x`, where `x` is arrays")
-        outputs = model.predict(x, batch_size=batch_size, verbose=verbose)
-        return outputs, to_numpy(y)
-    if y is not None:
-        refuse("y", y, "left out where `x` is a data set, which brings its labels")
-    steps = len(x) if hasattr(x, "__len__") else None
-    progress = keras.utils.Progbar(steps, verbose=1 if verbose == "auto" else verbose)
-    collected, labels = [], []
-    for batch in batches(x):
-        if not isinstance(batch, tuple | list) or len(batch) != 2:
-            refuse("x", type(batch), "a data set of (x, y) batches, without weights")
-        collected.append(model.predict_on_batch(batch[0]))
-        labels.append(to_numpy(batch[1]))
-        progress.update(len(collected))
-    if not collected:
-        refuse("x", x, "a data set of at least one batch")
-    progress.update(len(collected), finalize=True)
-    return np.concatenate(collected), np.concatenate(labels)
-
-
-def batches(dataset: Any) -> Iterable[Any]:
-    """Returns the batches of a data set, to be walked through once."""
-    # A PyDataset ends by its length, not by an IndexError.
-    if isinstance(dataset, keras.utils.PyDataset):
-        return (dataset[i] for i in range(len(dataset)))
-    return dataset
+    rows = check_values(found.labels, found.outputs, outputs, found.weight).y_pred
+    if not outputs.from_logits:
+        return
+    events = outputs.multi_label or outputs.is_one_unit(found.outputs.shape)
+    if events:
+        rows = np.stack([1 - rows[:, 1], rows[:, 1]], axis=-1)
+    # Rows of NaN, of a network that diverged, are not judged.
+    rows = rows[np.isfinite(rows).all(axis=-1)]
+    sums = rows.sum(axis=-1, dtype="float64")
+    if len(rows) and (rows >= 0).all() and np.allclose(sums, 1, atol=SUM_TOLERANCE):
+        if events and not told:
+            refuse(
+                "from_logits",
+                None,
+                "True or False for this model: all of its outputs lie in [0, 1], but "
+                "its last operation is no sigmoid",
+            )
+        warnings.warn(
+            "The model's outputs are taken for logits, but they lie in [0, 1], and "
+            "each row sums to one. If they are probabilities, pass "
+            "`from_logits=False`.",
+            stacklevel=stacklevel,
+        )

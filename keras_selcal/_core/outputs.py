@@ -108,6 +108,15 @@ class Outputs:
         options = asdict(self)
         return {name: options[name] for name in names}
 
+    def changed(self) -> dict[str, Any]:
+        """Returns the options, but `from_logits`, that differ from their defaults."""
+        default = asdict(Outputs(from_logits=self.from_logits))
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if value != default[name]
+        }
+
     def is_one_unit(self, y_pred_shape: Shape) -> bool:
         """Returns whether predictions of this shape come from one sigmoid unit."""
         if self.multi_label:

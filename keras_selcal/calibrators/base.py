@@ -14,7 +14,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.models import append_layer, gives_logits, predict_with_labels
+from keras_selcal._core.data import predict_with_labels
+from keras_selcal._core.models import append_layer, gives_logits
 from keras_selcal._core.ops import TINY, Tensor, as_float
 from keras_selcal._core.outputs import Outputs, two_columns
 from keras_selcal._core.samples import Samples
@@ -234,11 +235,11 @@ class Calibrator(ABC):
             batch_size: used if `x` is arrays.
             verbose: whether a progress bar is shown, as in `keras.Model.predict`.
         """
-        logits, labels, *weight = predict_with_labels(model, x, y, batch_size, verbose)
+        found = predict_with_labels(model, x, y, batch_size, verbose)
         outputs = replace(
             self._outputs, from_logits=self._model_gives(model, from_logits)
         )
-        return self._fit_as(outputs, logits, labels, *weight or [None])
+        return self._fit_as(outputs, *found)
 
     def _model_gives(self, model: keras.Model, from_logits: bool | None) -> bool:
         if from_logits is None and not self.from_logits:

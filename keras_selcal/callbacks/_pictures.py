@@ -1,10 +1,10 @@
-"""Pictures of a model's predictions as PNG files in memory."""
+"""Plots of a model's predictions as PNG files in memory."""
 
 import io
 from typing import Any
 
 from keras_selcal import plots
-from keras_selcal.callbacks._validation_data import Predictions
+from keras_selcal._core.data import LabelledOutputs
 
 _DPI = 100
 
@@ -21,18 +21,13 @@ def require_matplotlib() -> None:
 
 
 def draw(
-    predictions: Predictions, name: str, csf: Any, num_bins: int
+    found: LabelledOutputs, name: str, csf: Any, num_bins: int, options: dict[str, Any]
 ) -> dict[str, bytes]:
     """Returns a reliability diagram and a risk-coverage curve, as PNG."""
     # A figure without pyplot: nothing is shown, kept, or set for other figures.
     from matplotlib.figure import Figure
 
-    y_true, y_pred, from_logits, sample_weight = predictions
-    options: dict[str, Any] = {
-        "from_logits": from_logits,
-        "sample_weight": sample_weight,
-    }
-    named = {name: y_pred}
+    y_true, named = found.labels, {name: found.outputs}
     reliability = Figure(figsize=(5.4, 6.0), layout="constrained")
     plots.reliability_diagram(
         y_true, named, num_bins=num_bins, **options, ax=reliability.subplots()

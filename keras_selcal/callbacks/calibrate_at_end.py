@@ -4,6 +4,7 @@ import copy
 import hashlib
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.models import check_extensible
-from keras_selcal._core.ops import as_float, safe_log
+from keras_selcal._core.data import LabelledData
+from keras_selcal._core.models import append_layer, check_extensible, check_outputs
+from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.validation import refuse
-from keras_selcal.calibrators import Calibrator, TemperatureScaling
-from keras_selcal.calibrators.base import check_labelled_logits
-from keras_selcal.callbacks._validation_data import Predictions, ValidationData
+from keras_selcal.calibrators import CalibrationLayer, Calibrator, TemperatureScaling
 from keras_selcal.report import CalibrationReport
 
 
@@ -29,22 +29,23 @@ class CalibrateAtEnd(keras.callbacks.Callback):
     calibrate.calibrated_model.predict(x_test)    # calibrated probabilities
     ```
 
-    The weights that are calibrated are those that training leaves behind. That is true
-    of `EarlyStopping(restore_best_weights=True)` too, wherever it stands in the list:
-    where weights are restored after the calibration, it is done again. (It cannot be
-    if a `History` of one's own stands before it.)
+    The weights that are calibrated are those that the model has after training, also
+    with `EarlyStopping(restore_best_weights=True)`, wherever it is in the list: if
+    weights are restored after the calibration, it is repeated. (This is not possible if
+    you pass a `History` of your own that is listed before it.)
 
     Args:
-        validation_data: as `keras.Model.fit` takes it, without sample weights: (x, y)
-            of arrays, or a data set of such batches (a `PyDataset`, a
-            `tf.data.Dataset`, a `DataLoader`, any iterable that is not used up by
-            walking through it). Labels are class indices or one-hot.
+        validation_data: as `keras.Model.fit` takes it: (x, y) or
+            (x, y, sample_weight) of arrays, or a data set of such batches (a
+            `PyDataset`, a `tf.data.Dataset`, a `DataLoader`, any iterable that can be
+            walked through again). Samples of weight 0 and masked samples do not count.
         path: ends in .keras; where the calibrated model is saved. The file is replaced
-            in one step, so that none is ever half written. None saves nothing.
+            in one step, so that it is never half written. None saves nothing.
         calibrator: of `keras_selcal.calibrators`; a copy is fitted. By default
-            `TemperatureScaling()`.
+            `TemperatureScaling()`. It knows whether the model has several labels
+            (`multi_label`), ignored classes and another axis of the classes.
         from_logits: whether the model gives logits. By default it does unless its last
-            operation is a softmax.
+            operation is a softmax or a sigmoid.
         batch_size: of the predictions for arrays; 32 by default.
         steps: how many batches of the validation data are read; all by default.
         verbose: 0 or 1, whether the outcome is printed.
@@ -53,9 +54,9 @@ class CalibrateAtEnd(keras.callbacks.Callback):
         calibrator: fitted, once training has ended.
         calibrated_model: a Keras model of calibrated probabilities, which shares the
             weights of the trained one; None before.
-        before: the `CalibrationReport` of the validation data without, and
-        after: with calibration. The calibrator was fitted on these data: what it is
-            worth shows on others.
+        before: the `CalibrationReport` of the validation data without calibration.
+        after: the report with calibration. The calibrator was fitted on the same data,
+            so that its true benefit shows on other data only.
 
     Scalar parameters of the calibrator (`temperature`), `ece_before` and `ece_after`
     are added to the `logs` of `on_train_end`.
@@ -105,18 +106,19 @@ class CalibrateAtEnd(keras.callbacks.Callback):
         self.calibrated_model: keras.Model | None = None
         self.before: CalibrationReport | None = None
         self.after: CalibrationReport | None = None
-        self._data = ValidationData(validation_data, batch_size, steps)
+        self._data = LabelledData.for_validation(validation_data, batch_size, steps)
         self._calibrated_weights = b""
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         # What would fail at the end of training fails here.
         check_extensible(self.model)
-        self._logits(self._data.predict(self.model, self.from_logits, first=True))
+        found = self._data.predict(self.model, first=True)
+        check_outputs(found, self._outputs(), told=self.from_logits is not None)
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         self._calibrate(logs)
-        # A callback further down may yet restore other weights. Keras puts its
-        # History behind them all, so that it tells when they are done.
+        # A callback that is listed later may restore other weights. Keras calls its
+        # History after all of them, so that it tells when they are done.
         history: Any = getattr(self.model, "history", None)
 
         def when_all_are_done(logs: dict[str, float] | None = None) -> None:
@@ -127,32 +129,34 @@ class CalibrateAtEnd(keras.callbacks.Callback):
         if history is not None:
             history.on_train_end = when_all_are_done
 
-    def _logits(self, predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:
-        """Returns what a calibrator is fitted on: logits and class indices."""
-        if predictions.sample_weight is not None:
-            refuse("validation_data", "sample weights", "(x, y): calibrators take none")
-        outputs = predictions.y_pred
-        if not predictions.from_logits:
-            outputs = ops.convert_to_numpy(safe_log(as_float(outputs)))
-        return check_labelled_logits(outputs, predictions.y_true)
+    def _outputs(self) -> Outputs:
+        """Returns what the model's outputs mean."""
+        from_logits = self.calibrator._model_gives(self.model, self.from_logits)
+        return replace(self.calibrator._outputs, from_logits=from_logits)
 
     def _calibrate(self, logs: dict[str, float] | None) -> None:
-        predictions = self._data.predict(self.model, self.from_logits)
-        logits, labels = self._logits(predictions)
-        calibrator = copy.copy(self.calibrator).fit(logits, labels)
-        self.calibrated_model = calibrator.wrap(
-            self.model, from_logits=predictions.from_logits
-        )
+        found = self._data.predict(self.model)
+        outputs = self._outputs()
+        calibrator = copy.copy(self.calibrator)._fit_as(outputs, *found)
+        layer = CalibrationLayer(calibrator, from_logits=outputs.from_logits)
+        self.calibrated_model = append_layer(self.model, layer)
         self.calibrator = calibrator
         self._calibrated_weights = _fingerprint(self.model)
-        self.before = CalibrationReport(
-            *predictions[:2],
-            from_logits=predictions.from_logits,
-            bootstrap=0,
-            name="before",
-        )
-        self.after = CalibrationReport(
-            labels, calibrator(logits), bootstrap=0, name="after"
+        p = ops.convert_to_numpy(layer(ops.convert_to_tensor(found.outputs)))
+        self.before, self.after = (
+            CalibrationReport(
+                found.labels,
+                y_pred,
+                from_logits=from_logits,
+                sample_weight=found.weight,
+                bootstrap=0,
+                name=name,
+                **outputs.changed(),
+            )
+            for name, y_pred, from_logits in (
+                ("before", found.outputs, outputs.from_logits),
+                ("after", p, False),
+            )
         )
         outcome = {
             **{

@@ -3,6 +3,7 @@
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,57 +12,16 @@ import keras
 import numpy as np
 
 from keras_selcal import csf as csfs
-from keras_selcal import functional
+from keras_selcal._core.data import LabelledData, LabelledOutputs
+from keras_selcal._core.models import check_outputs, gives_logits
+from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.samples import Samples
 from keras_selcal._core.validation import check_count, refuse
 from keras_selcal.callbacks._event_file import EventFile, require_tensorboard
 from keras_selcal.callbacks._pictures import draw, require_matplotlib
-from keras_selcal.callbacks._validation_data import Predictions, ValidationData
+from keras_selcal.metric_table import metric_row
 
 Metric = Callable[..., float]
-
-
-def _accuracy(y_true: Any, y_pred: Any, from_logits: bool, sample_weight: Any) -> float:
-    samples = Samples.of(y_true, y_pred, from_logits, sample_weight)
-    # The class of a NaN is no answer.
-    return samples.mean(np.where(np.isnan(samples.confidence), np.nan, samples.correct))
-
-
-def _by_name(name: str, csf: csfs.ConfidenceScore, num_bins: int) -> Metric:
-    """Returns the metric that `CalibrationReport` calls by this name."""
-    binned: dict[str, Metric] = {
-        "ece": functional.ece,
-        "adaptive_ece": partial(functional.ece, binning="adaptive"),
-        "cwece": functional.cwece,
-    }
-    ranked: dict[str, Metric] = {
-        "aurc": functional.aurc,
-        "excess_aurc": functional.excess_aurc,
-        "augrc": functional.augrc,
-        "failure_auroc": functional.failure_auroc,
-    }
-    plain: dict[str, Metric] = {
-        "accuracy": _accuracy,
-        "nll": functional.nll,
-        "brier": functional.brier,
-        "smooth_ece": functional.smooth_ece,
-        **{key: partial(metric, num_bins=num_bins) for key, metric in binned.items()},
-        **{key: partial(metric, csf=csf) for key, metric in ranked.items()},
-    }
-    if name in plain:
-        return plain[name]
-    kind, _, level = name.rpartition("_")
-    try:
-        if kind == "risk_at_coverage":
-            return partial(functional.risk_at_coverage, coverage=float(level), csf=csf)
-        if kind == "coverage_at_risk":
-            return partial(functional.coverage_at_risk, risk=float(level), csf=csf)
-    except ValueError:
-        pass
-    listed = ", ".join(plain)
-    refuse(
-        "metrics", name, f"names such as {listed}, risk_at_coverage_0.8, or callables"
-    )
 
 
 def _check_metrics(
@@ -77,7 +37,8 @@ def _check_metrics(
     found: dict[str, Metric] = {}
     for name, metric in named:
         if isinstance(metric, str):
-            metric = _by_name(metric, csf, num_bins)
+            row = metric_row(metric)
+            metric = partial(row.compute, csf=csf, num_bins=num_bins)
         if not isinstance(name, str) or not callable(metric):
             refuse("metrics", metric, "names or callables (a dict names a partial)")
         if name in found:
@@ -97,48 +58,58 @@ class CalibrationMonitor(keras.callbacks.Callback):
     `CSVLogger` then find them there like any other metric. Two things to know:
 
     - Callbacks act in the order of the list: **put the monitor before those that read
-      its metrics**. One that stands before it warns that `val_ece` is not available.
-    - Keras knows no direction of these names: say `mode="min"` (`"max"` for
+      its metrics**. One that is listed before it warns that `val_ece` is not available.
+    - Keras cannot infer the mode of these names: pass `mode="min"` (`"max"` for
       `failure_auroc`, `accuracy` and `coverage_at_risk_…`).
 
-    A small ECE alone is no aim: a model that always answers with the frequencies of
-    the classes has one of 0. `val_nll` falls only where answers and probabilities are
-    both good, so that it is the safer one to stop at.
+    A small ECE alone is not a goal: a model that always predicts the frequencies of
+    the classes has an ECE of 0. `val_nll` falls only if predictions and probabilities
+    are both good, so that it is the safer one to stop at.
 
     The metrics are the exact ones of `keras_selcal.functional` on all predictions,
-    which are held in memory: n·k numbers, and of a data set n labels beside them.
+    which are held in memory: n·k numbers, and n labels for a data set.
 
-    Training takes the same course as without the monitor, to the bit: weights, metrics
-    and the random state of layers are left alone, and nothing is compiled anew. Only
-    what draws from PyTorch's global generator can change that: a `DataLoader` that is
-    given no `generator`, and on that backend dropout that stays on in predictions.
+    Data and model are checked on the first batch, before training: logits where
+    probabilities are expected, labels that are no classes and negative weights raise
+    an error.
+
+    Training gives bit-identical results with and without the monitor: weights, metrics
+    and the random state of layers are left alone, and nothing is compiled again. Only
+    what draws from PyTorch's global generator can change that: a `DataLoader` without
+    a `generator`, and on that backend dropout that stays on in predictions.
 
     Args:
         validation_data: as `keras.Model.fit` takes it: (x, y) or
             (x, y, sample_weight) of arrays, or a data set of such batches (a
-            `PyDataset`, a `tf.data.Dataset`, a `DataLoader`, any iterable that is not
-            used up by walking through it). Samples of weight 0 (padding) do not count.
+            `PyDataset`, a `tf.data.Dataset`, a `DataLoader`, any iterable that can be
+            walked through again). Samples of weight 0 and masked samples (padding) do
+            not count.
         metrics: names as in `CalibrationReport` (`"smooth_ece"`,
             `"risk_at_coverage_0.8"`, …), or callables
             `f(y_true, y_pred, from_logits=…, sample_weight=…)` like the functions of
-            `keras_selcal.functional`; a dict gives them names of one's own.
+            `keras_selcal.functional`; a dict gives them other names.
         every: k: measures in the epochs 1, k, 2k, … and in the last one. In between
-            `logs` repeats the last values, so that nothing that reads them misses
-            them; `patience` still counts all epochs.
+            `logs` repeats the last values, so that other callbacks always find them;
+            `patience` still counts all epochs.
         prefix: of the names in `logs`.
         from_logits: whether the model gives logits. By default it does unless its last
-            operation is a softmax. Outputs that are no probabilities are refused
-            where such are expected, and the other way round there is a warning.
+            operation is a softmax or a sigmoid.
+        multi_label: whether the outputs are k independent sigmoids, and labels
+            multi-hot.
+        ignore_class: samples with this label do not count.
+        axis: axis of the classes: -1, or 1 for channels first.
+        decision_threshold: class 1 of two is predicted where its probability is above
+            this.
         csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it.
         num_bins: M of the binned errors.
         batch_size: of the predictions for arrays; 32 by default.
         steps: how many batches of the validation data are read; all by default.
         picture_dir: a folder for `reliability-003.png` and `risk_coverage-003.png`,
-            the pictures of epoch 3 by `keras_selcal.plots` (extra `plots`).
-        log_dir: a folder for TensorBoard: the metrics and the pictures, by the epoch
+            the plots of epoch 3 by `keras_selcal.plots` (extra `plots`).
+        log_dir: a folder for TensorBoard: the metrics and the plots, by the epoch
             from 0 on as Keras counts it there. Needs TensorBoard (extra
-            `tensorboard`), and no TensorFlow.
-        picture_every: k of the pictures, like `every`, which is its default.
+            `tensorboard`), but not TensorFlow.
+        picture_every: k of the plots, like `every`, which is its default.
 
     Attributes:
         values: the last metrics by their names in `logs`.
@@ -170,6 +141,10 @@ class CalibrationMonitor(keras.callbacks.Callback):
         every: int = 1,
         prefix: str = "val_",
         from_logits: bool | None = None,
+        multi_label: bool = False,
+        ignore_class: int | None = None,
+        axis: int = -1,
+        decision_threshold: float = 0.5,
         csf: Any = "msp",
         num_bins: int = 15,
         batch_size: int | None = None,
@@ -190,6 +165,12 @@ class CalibrationMonitor(keras.callbacks.Callback):
             refuse("prefix", prefix, "a string")
         self.prefix = prefix
         self.from_logits = from_logits
+        self._outputs = Outputs(
+            multi_label=multi_label,
+            ignore_class=ignore_class,
+            axis=axis,
+            decision_threshold=decision_threshold,
+        )
         self.picture_dir = None if picture_dir is None else Path(picture_dir)
         self.log_dir = log_dir
         if picture_dir is not None or log_dir is not None:
@@ -197,13 +178,17 @@ class CalibrationMonitor(keras.callbacks.Callback):
         if log_dir is not None:
             require_tensorboard()
         self.values: dict[str, float] = {}
-        self._data = ValidationData(validation_data, batch_size, steps)
+        self._data = LabelledData.for_validation(validation_data, batch_size, steps)
         self._event_file: EventFile | None = None
         self._warned = False
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
-        # What is wrong with data or model is told before the first epoch, not after.
-        self._data.predict(self.model, self.from_logits, first=True)
+        # Errors in data or model are raised before the first epoch, not after it.
+        self._outputs = replace(
+            self._outputs, from_logits=gives_logits(self.model, self.from_logits)
+        )
+        found = self._data.predict(self.model, first=True)
+        check_outputs(found, self._outputs, told=self.from_logits is not None)
         self.values = {}
         self._warned = False
         if self.picture_dir is not None:
@@ -216,9 +201,9 @@ class CalibrationMonitor(keras.callbacks.Callback):
             self.picture_dir is not None or self.log_dir is not None
         ) and self._due(epoch, self.picture_every)
         if illustrated or self._due(epoch, self.every):
-            predictions = self._data.predict(self.model, self.from_logits)
-            self.values = self._measure(predictions)
-            self._write(epoch, predictions, illustrated)
+            found = self._data.predict(self.model)
+            self.values = self._measure(found)
+            self._write(epoch, found, illustrated)
         if logs is not None:
             self._warn_if_replaced(logs)
             logs.update(self.values)
@@ -233,21 +218,33 @@ class CalibrationMonitor(keras.callbacks.Callback):
         last = (self.params or {}).get("epochs")
         return not self.values or (epoch + 1) % every == 0 or epoch + 1 == last
 
-    def _measure(self, predictions: Predictions) -> dict[str, float]:
-        y_true, y_pred, from_logits, sample_weight = predictions
-        options = {"from_logits": from_logits, "sample_weight": sample_weight}
+    def _measure(self, found: LabelledOutputs) -> dict[str, float]:
         return {
-            self.prefix + name: float(metric(y_true, y_pred, **options))
+            self.prefix + name: float(
+                metric(found.labels, found.outputs, **self._options(found))
+            )
             for name, metric in self.metrics.items()
         }
 
-    def _write(self, epoch: int, predictions: Predictions, illustrated: bool) -> None:
-        """Writes the pictures and to TensorBoard, where wanted."""
+    def _options(self, found: LabelledOutputs) -> dict[str, Any]:
+        """Returns what functions are told about predictions: weights, whether they
+        are logits, and the options that differ from the default.
+        """
+        return {
+            "from_logits": self._outputs.from_logits,
+            "sample_weight": found.weight,
+            **self._outputs.changed(),
+        }
+
+    def _write(self, epoch: int, found: LabelledOutputs, illustrated: bool) -> None:
+        """Writes the plots and to TensorBoard, where wanted."""
         pictures: dict[str, bytes] = {}
-        # There is no picture of NaN.
-        if illustrated and np.isfinite(Samples.of(*predictions).y_pred).all():
+        # Skip the plots if a prediction is not finite.
+        samples = Samples.of(found.labels, found.outputs, self._outputs, found.weight)
+        if illustrated and np.isfinite(samples.y_pred).all():
             name = f"epoch {epoch + 1}"
-            pictures = draw(predictions, name, self.csf, self.num_bins)
+            options = self._options(found)
+            pictures = draw(found, name, self.csf, self.num_bins, options)
         if self.picture_dir is not None:
             for name, png in pictures.items():
                 (self.picture_dir / f"{name}-{epoch + 1:03d}.png").write_bytes(png)

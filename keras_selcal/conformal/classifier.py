@@ -9,12 +9,14 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_selcal._core.data import LabelledOutputs
 from keras_selcal._core.models import (
     append_layer,
     check_extensible,
     check_outputs,
     gives_logits,
 )
+from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.samples import row_blocks, to_numpy
 from keras_selcal._core.validation import refuse
 from keras_selcal.calibrators import CalibrationLayer, Calibrator
@@ -85,9 +87,9 @@ class ConformalClassifier:
         penalty: λ of RAPS and SAPS, see `conformal_scores`. `"auto"` selects it, and
             `k_reg`, on every other sample by `choose_penalty`.
         k_reg: see `conformal_scores`.
-        seed: None, or the seed of u, see `conformal_scores`. Pass one with APS and
-            RAPS: their sets are larger without. u depends on the seed and the model's
-            output for the sample only, so that a sample has the same set each time.
+        seed: None, or the seed of u, see `conformal_scores`: APS, RAPS and SAPS have
+            smaller sets with it. u depends on the seed and the model's output for the
+            sample only, so that a sample has the same set each time.
         class_conditional: whether each class has a threshold of its own.
         allow_empty: whether sets may be empty. False adds the most probable class.
         from_logits: whether the model gives logits. By default it does unless its last
@@ -224,7 +226,11 @@ class ConformalClassifier:
             batch_size=batch_size,
             verbose=verbose,
         )
-        check_outputs(rows.columns(self.from_logits), self.from_logits)
+        columns = rows.columns(self.from_logits)
+        check_outputs(
+            LabelledOutputs(columns, rows.labels, rows.weight),
+            Outputs(from_logits=self.from_logits),
+        )
         if rows.nested and groups is None:
             warnings.warn(
                 "The model gives several predictions for each input: tokens of one "

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_selcal._core.models import predict_with_labels
+from keras_selcal._core.data import predict_with_labels
 from keras_selcal._core.outputs import two_columns
 from keras_selcal._core.samples import to_numpy, to_weight
 from keras_selcal._core.validation import refuse
@@ -55,8 +55,8 @@ def predict_rows(
     verbose: Any,
 ) -> "LabelledRows":
     """Returns the model's outputs for labelled data, see `LabelledRows.of`."""
-    outputs, labels = predict_with_labels(model, x, y, batch_size, verbose)
-    return LabelledRows.of(outputs, labels, sample_weight, groups, strata, names)
+    found = predict_with_labels(model, x, y, batch_size, verbose, sample_weight)
+    return LabelledRows.of(*found, groups, strata, names)
 
 
 @dataclass(frozen=True)

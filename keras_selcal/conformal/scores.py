@@ -158,9 +158,7 @@ def conformal_scores(
     - LAC gives the smallest sets on average. It covers difficult samples less often
       than easy ones.
     - APS adapts to the sample: sets are larger where it is difficult. Many classes of
-      small probability make them large. Pass a seed: without one they are up to five
-      times as large on real logits (see the benchmarks), and with two classes the less
-      probable one has a score of 1 always. RAPS shares this to a lesser degree.
+      small probability make them large, above all without a seed.
     - RAPS and SAPS keep these sets small: RAPS penalises ranks beyond `k_reg`, SAPS
       ignores all probabilities but the largest.
 

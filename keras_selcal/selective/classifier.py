@@ -1,9 +1,8 @@
 """A classifier that abstains where its confidence is too low."""
 
 import copy
-import hashlib
-import math
 import warnings
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import keras
@@ -11,30 +10,22 @@ import numpy as np
 from keras import ops
 
 from keras_selcal import csf as csf_module
-from keras_selcal._core.models import (
-    append_layer,
-    check_outputs,
-    gives_logits,
-    is_array,
-    predict_with_labels,
-)
+from keras_selcal._core.data import LabelledData, predict_masked
+from keras_selcal._core.models import append_layer, gives_logits
 from keras_selcal._core.ops import Tensor
-from keras_selcal._core.samples import to_numpy
+from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.validation import refuse
-from keras_selcal.calibrators.base import (
-    CalibrationLayer,
-    Calibrator,
-    check_labelled_logits,
+from keras_selcal.calibrators import CalibrationLayer, Calibrator
+from keras_selcal.selective.data import FIRST_AXIS, SelectionData
+from keras_selcal.selective.fitting import (
+    DEFAULT_DELTA,
+    evaluate,
+    record_of,
+    select_each,
 )
-from keras_selcal.selective.layer import SelectionLayer, Uncalibrated
-from keras_selcal.selective.threshold import (
-    check_delta,
-    check_target,
-    risk_bound,
-    select_threshold,
-)
-
-_DEFAULT_DELTA = 0.05
+from keras_selcal.selective.layer import SelectionLayer
+from keras_selcal.selective.record import FitRecord
+from keras_selcal.selective.threshold import check_delta, check_target
 
 
 class SelectivePrediction(NamedTuple):
@@ -52,7 +43,7 @@ class SelectivePrediction(NamedTuple):
 
 
 class SelectiveClassifier:
-    """A classifier that abstains where it is not sure enough.
+    """A classifier that abstains where its confidence is too low.
 
     Formula:
 
@@ -63,19 +54,32 @@ class SelectiveClassifier:
     with p the calibrated probabilities of the model, g a confidence score function and
     τ the threshold that `fit` selects on held-out data.
 
+    The model's output has shape (..., k): samples, tokens (b, t, k) or pixels
+    (b, h, w, k). One sigmoid unit, (..., 1) or (n,), equals two columns (1 − p, p).
+    With `multi_label=True`, each of k sigmoids is a question of its own: answers have
+    shape (..., k), and each label has its own threshold.
+
     Args:
         model: a functional Keras model, or a built Sequential one, of one output.
         csf: g: `"msp"`, `"margin"`, `"neg_entropy"` or a callable (see
             `keras_selcal.csf`).
         calibrator: a calibrator of `keras_selcal.calibrators`. If it is not fitted yet,
-            `fit` fits a copy on every other sample and selects the threshold on the
-            rest, so that the guarantee of δ holds. What it rejects (`MetaAcc`,
-            `MetaMis`) is never accepted.
+            `fit` fits a copy on every other sample (or group) and selects the
+            threshold on the rest, so that the guarantee of δ holds. What it rejects
+            (`MetaAcc`, `MetaMis`) is never accepted.
         from_logits: whether the model gives logits. By default it does unless its last
-            operation is a softmax.
+            operation is a softmax or a sigmoid.
+        multi_label: whether the outputs are k independent sigmoids.
+        decision_threshold: d in (0, 1): the answer of a sigmoid is 1 if its
+            probability is above d. Confidence is then g at the odds relative to those
+            of d, so that it is lowest at p = d.
+        ignore_class: samples with this label do not count in `fit` and `evaluate`.
+        axis: axis of the classes in the model's output: -1, or 1 for channels first.
 
     Attributes:
-        threshold: τ, once fitted; None before.
+        threshold: τ, once fitted; with `multi_label=True` an array (k,). None before.
+        record: a `FitRecord`, what the classifier was fitted on and what it promises;
+            None before `fit`.
 
     Example:
     >>> import keras
@@ -90,6 +94,8 @@ class SelectiveClassifier:
     >>> labels, accepted, confidence = classifier.predict(x[200:], verbose=0)
     >>> bool((labels[~accepted] == -1).all())
     True
+    >>> classifier.record.n, classifier.record.coverage
+    (200, 0.8)
 
     References:
     - Geifman & El-Yaniv, [Selective Classification for Deep Neural
@@ -102,187 +108,236 @@ class SelectiveClassifier:
         self,
         model: keras.Model,
         csf: Any = "msp",
+        *,
         calibrator: Calibrator | None = None,
         from_logits: bool | None = None,
+        multi_label: bool = False,
+        decision_threshold: float = 0.5,
+        ignore_class: int | None = None,
+        axis: int = -1,
     ) -> None:
         if not isinstance(model, keras.Model):
             refuse("model", model, "a Keras model")
         if calibrator is not None and not isinstance(calibrator, Calibrator):
             refuse("calibrator", calibrator, "a calibrator of keras_selcal, or None")
+        if calibrator is not None:
+            for name, value in (("multi_label", bool(multi_label)), ("axis", axis)):
+                if getattr(calibrator._outputs, name) != value:
+                    refuse("calibrator", calibrator, f"one with {name}={value}")
         self.model = model
         self.csf = csf_module.get(csf)
-        self.calibrator = calibrator
-        self.from_logits = gives_logits(model, from_logits)
+        # What `fit` starts from each time, and what it has fitted.
+        self._given_calibrator = self.calibrator = calibrator
+        self.outputs = Outputs(
+            from_logits=gives_logits(model, from_logits),
+            multi_label=multi_label,
+            ignore_class=ignore_class,
+            axis=axis,
+            decision_threshold=decision_threshold,
+        )
+        self._told = from_logits is not None
         self._selection: SelectionLayer | None = None
         self._fitted_on: Any = None
 
     @property
-    def threshold(self) -> float | None:
+    def from_logits(self) -> bool:
+        """Whether the model gives logits."""
+        return self.outputs.from_logits
+
+    @property
+    def threshold(self) -> Any:
         return None if self._selection is None else self._selection.threshold
+
+    @property
+    def record(self) -> FitRecord | None:
+        return None if self._selection is None else self._selection.record
+
+    def __repr__(self) -> str:
+        calibrator = self.calibrator and type(self.calibrator).__name__
+        text = (
+            f"SelectiveClassifier(model={self.model.name!r}, "
+            f"csf={self.csf.__name__!r}, calibrator={calibrator}, threshold="
+        )
+        if self.record is None:
+            return text + "None)"
+        threshold = np.array2string(np.asarray(self.threshold), precision=4)
+        return f"{text}{threshold}, {self.record.describe()})"
 
     def fit(
         self,
         x: Any,
         y: Any = None,
+        *,
         coverage: float | None = None,
         risk: float | None = None,
         delta: float | None = None,
+        sample_weight: Any = None,
+        groups: Any = None,
         batch_size: int | None = None,
         verbose: Any = "auto",
     ) -> "SelectiveClassifier":
         """Selects the threshold on held-out data and returns the classifier.
 
-        The threshold lies just below the lowest accepted score, by 1e-6 or half the
-        way to the next score, so that another backend's rounding rejects none of them.
+        Keras masks are honoured: masked tokens do not count. The threshold lies just
+        below the lowest accepted score, by 1e-6 or half the way to the next score, so
+        that another backend's rounding rejects none of them.
+
+        With `multi_label=True` the target is that of every label, and with `delta` it
+        holds for all labels at once with probability 1 − δ (each label is tested at
+        δ/k). A label for which this is not possible is never answered, with a warning.
 
         Args:
-            x: arrays, or a data set of (x, y) batches (`tf.data.Dataset`,
-                `keras.utils.PyDataset`, PyTorch's `DataLoader`, any iterable).
-            y: class indices or one-hot labels, where `x` is arrays.
-            coverage: see `select_threshold`; this or `risk`.
+            x: arrays, or a data set of (x, y) or (x, y, sample_weight) batches
+                (`tf.data.Dataset`, `keras.utils.PyDataset`, PyTorch's `DataLoader`,
+                any iterable).
+            y: class indices, one-hot labels or 0/1, where `x` is arrays.
+            coverage: see `select_threshold`. Pass exactly one of `coverage` and `risk`.
             risk: see `select_threshold`.
             delta: see `select_threshold`.
-            batch_size: where `x` is arrays.
+            sample_weight: weights of at least 0, where `x` is arrays. Samples of
+                weight 0 do not count; other weights than 0 and 1 are refused with
+                `delta`.
+            groups: what is independent of what, for the guarantee. By default each
+                sample is. `"first_axis"` makes each element of the first axis (a
+                sequence, an image) one unit; an array of shape (b,), or of the
+                samples' shape, names the group of each.
+            batch_size: used if `x` is arrays.
             verbose: as in `keras.Model.predict`.
         """
-        check_target(coverage, risk, delta)
-        outputs, labels = predict_with_labels(self.model, x, y, batch_size, verbose)
-        outputs, labels = check_labelled_logits(outputs, labels)
-        check_outputs(outputs, self.from_logits)
-        digest = _digest(x, outputs, labels)
-        calibrator = self.calibrator
-        if calibrator is None:
-            calibrator = Uncalibrated()._with_parameters({}, outputs.shape[-1])
-        elif not calibrator.fitted:
-            logits = outputs if self.from_logits else _log(outputs)
-            calibrator = copy.copy(calibrator).fit(logits[::2], labels[::2])
-            outputs, labels = outputs[1::2], labels[1::2]
-        selection = SelectionLayer(
-            CalibrationLayer(calibrator, self.from_logits), self.csf, delta=delta
+        coverage, risk, delta = check_target(coverage, risk, delta)
+        data, digest = self._read(x, y, sample_weight, groups, batch_size, verbose)
+        if delta is not None and data.dependent:
+            warnings.warn(
+                "The guarantee takes each token or pixel for an independent sample, "
+                "but those of one sequence or image are not: the risk can exceed the "
+                'target more often than `delta` says. Pass `groups="first_axis"` to '
+                "make each sequence or image one unit.",
+                stacklevel=2,
+            )
+        calibrator = self._given_calibrator
+        if calibrator is not None and not calibrator.fitted:
+            calibration_data, data = data.halves()
+            calibrator = self._fit_copy(calibrator, calibration_data)
+        selection = self._layer(calibrator)
+        cuts = data.cuts(_to_numpy(selection.answer(data.y_pred)))
+        thresholds = select_each(cuts, coverage, risk, delta)
+        selection.record = record_of(
+            data, cuts, thresholds, coverage=coverage, risk=risk, delta=delta
         )
-        answer = _to_numpy(selection.answer(ops.convert_to_tensor(outputs)))
-        scores = np.where(answer["accepted"], answer["confidence"], -math.inf)
-        correct = answer["labels"] == labels
-        threshold = select_threshold(scores, correct, coverage, risk, delta)
-        selection.threshold = _with_margin(threshold, scores)
-        if self.calibrator is not None:
-            self.calibrator = calibrator
+        selection.threshold = (
+            np.array(thresholds) if self.outputs.multi_label else thresholds[0]
+        )
+        # Only now: a fit that fails changes nothing.
+        self.calibrator = calibrator
         self._selection = selection
         self._fitted_on = digest
         return self
 
     def predict(
-        self, x: Any, batch_size: int | None = None, verbose: Any = "auto"
+        self, x: Any, *, batch_size: int | None = None, verbose: Any = "auto"
     ) -> SelectivePrediction:
         """Returns labels (−1 for an abstention), which are accepted, and confidences.
 
+        Masked tokens are not accepted.
+
         Args:
-            x: whatever `keras.Model.predict` takes.
+            x: inputs, in any form that `keras.Model.predict` takes.
             batch_size: as in `keras.Model.predict`.
             verbose: as in `keras.Model.predict`.
         """
-        outputs = self.model.predict(x, batch_size=batch_size, verbose=verbose)
-        decision = self._decide(outputs)
+        decision = self._decide(x, batch_size, verbose)
         return SelectivePrediction(
             decision["labels"], decision["accepted"], decision["confidence"]
         )
 
-    def predict_probabilities(
-        self, x: Any, batch_size: int | None = None, verbose: Any = "auto"
+    def predict_proba(
+        self, x: Any, *, batch_size: int | None = None, verbose: Any = "auto"
     ) -> np.ndarray:
         """Returns calibrated probabilities (..., k), of rejected samples too.
 
+        One sigmoid unit gives two columns, (1 − p, p).
+
         Args:
-            x: whatever `keras.Model.predict` takes.
+            x: inputs, in any form that `keras.Model.predict` takes.
             batch_size: as in `keras.Model.predict`.
             verbose: as in `keras.Model.predict`.
         """
-        outputs = self.model.predict(x, batch_size=batch_size, verbose=verbose)
-        return self._decide(outputs)["probabilities"]
+        return self._decide(x, batch_size, verbose)["probabilities"]
 
     def evaluate(
         self,
         x: Any,
         y: Any = None,
+        *,
         delta: float | None = None,
+        sample_weight: Any = None,
+        groups: Any = None,
         batch_size: int | None = None,
         verbose: Any = "auto",
-    ) -> dict[str, float]:
-        """Returns how the classifier does on labelled data, not those of `fit`.
+    ) -> dict[str, Any]:
+        """Returns the figures of the classifier on other labelled data than in `fit`.
 
         Args:
             x: as in `fit`.
             y: as in `fit`.
             delta: δ of the bound. Defaults to that of `fit`, or else 0.05.
-            batch_size: where `x` is arrays.
+            sample_weight: as in `fit`.
+            groups: as in `fit`, but tokens and pixels are grouped by the first axis
+                by default.
+            batch_size: used if `x` is arrays.
             verbose: as in `keras.Model.predict`.
 
         Returns:
             A dict of `coverage` (share of the samples that are accepted),
             `selective_risk` (share of errors among them; NaN where none is accepted),
             `selective_risk_bound` (what the true selective risk exceeds with a
-            probability of at most δ, see `risk_bound`) and `accuracy` (on all samples,
-            as if none were rejected).
+            probability of at most δ, see `risk_bound`; NaN for weights other than 0
+            and 1) and `accuracy` (on all samples, as if none were rejected). With
+            `multi_label=True` each is an array with one entry for each label.
         """
         selection = self._fitted()
         if delta is None:
-            delta = selection.delta or _DEFAULT_DELTA
+            record = selection.record
+            delta = (record and record.delta) or DEFAULT_DELTA
         delta = check_delta(delta)
-        outputs, labels = predict_with_labels(self.model, x, y, batch_size, verbose)
-        outputs, labels = check_labelled_logits(outputs, labels)
-        if self._fitted_on == _digest(x, outputs, labels):
+        groups = FIRST_AXIS if groups is None else groups
+        data, digest = self._read(x, y, sample_weight, groups, batch_size, verbose)
+        if self._fitted_on == digest:
             warnings.warn(
                 "The classifier is evaluated on the data that its threshold was "
                 "selected on: risk and coverage look better than they are.",
                 stacklevel=2,
             )
-        answer = _to_numpy(selection.answer(ops.convert_to_tensor(outputs)))
-        accepted = self._decide(outputs)["accepted"]
-        correct = answer["labels"] == labels
-        n, errors = int(accepted.sum()), int((accepted & ~correct).sum())
-        return {
-            "coverage": float(accepted.mean()),
-            "selective_risk": errors / n if n else math.nan,
-            "selective_risk_bound": risk_bound(errors, n, delta),
-            "accuracy": float(correct.mean()),
-        }
+        answer = _to_numpy(selection.answer(data.y_pred))
+        return evaluate(data, answer, selection.threshold, delta)
 
     def as_model(self) -> keras.Model:
-        """Returns a Keras model that does it all, to save, export or serve.
-
-        It maps the model's inputs to a dict of `probabilities`, `confidence`,
-        `accepted` and `labels` (−1 where not accepted).
-        """
+        """Returns one Keras model, to save, export or serve: see `SelectionLayer`."""
         return append_layer(self.model, self._fitted())
 
     def save(self, path: Any) -> None:
-        """Saves model, calibrator, confidence score and threshold as one .keras file.
-
-        Args:
-            path: ends in .keras.
-        """
+        """Saves model, calibrator, threshold and record as one file, `path.keras`."""
         if not str(path).endswith(".keras"):
             refuse("path", str(path), "a path that ends in .keras")
         self.as_model().save(path)
 
     @classmethod
     def load(cls, path: Any) -> "SelectiveClassifier":
-        """Loads what `save` has written, on this or any other backend.
-
-        Args:
-            path: of a .keras file.
-        """
+        """Loads the file that `save` has written, on this or any other backend."""
         loaded = keras.saving.load_model(path, compile=False)
         # Inputs, then the model, then the layer that `as_model` has put behind it.
         layers = list(getattr(loaded, "layers", ()))
         if len(layers) < 3 or not isinstance(layers[-1], SelectionLayer):
             refuse("path", str(path), "a file saved by `SelectiveClassifier.save`")
         model, selection = layers[-2], layers[-1]
-        calibrator: Calibrator | None = selection.calibration.calibrator
-        if isinstance(calibrator, Uncalibrated):
-            calibrator = None
-        from_logits = selection.calibration.from_logits
-        classifier = cls(model, selection.csf, calibrator, from_logits)
+        calibration = selection.calibration
+        classifier = cls(
+            model,
+            selection.csf,
+            calibrator=None if calibration is None else calibration.calibrator,
+        )
+        classifier.outputs = selection.outputs
+        classifier._told = True
         classifier._selection = selection
         return classifier
 
@@ -291,36 +346,52 @@ class SelectiveClassifier:
             raise ValueError("This SelectiveClassifier has no threshold: call `fit`.")
         return self._selection
 
-    def _decide(self, outputs: np.ndarray) -> dict[str, np.ndarray]:
-        return _to_numpy(self._fitted()(ops.convert_to_tensor(outputs)))
+    def _read(
+        self,
+        x: Any,
+        y: Any,
+        sample_weight: Any,
+        groups: Any,
+        batch_size: Any,
+        verbose: Any,
+    ) -> tuple[SelectionData, bytes]:
+        """Returns the checked data with the model's outputs, and its fingerprint."""
+        source = LabelledData(x, y, sample_weight, batch_size=batch_size)
+        found = source.predict(self.model, verbose=verbose)
+        data = SelectionData.of(found, self.outputs, groups, self._told)
+        return data, data.digest(x if source.arrays else None)
 
+    def _layer(self, calibrator: Calibrator | None) -> SelectionLayer:
+        calibration = None
+        if calibrator is not None:
+            calibration = CalibrationLayer(calibrator, from_logits=self.from_logits)
+        return SelectionLayer(
+            calibration,
+            self.csf,
+            **self.outputs.config(
+                "from_logits",
+                "multi_label",
+                "ignore_class",
+                "axis",
+                "decision_threshold",
+            ),
+        )
 
-def _log(probabilities: np.ndarray) -> np.ndarray:
-    return np.log(np.maximum(probabilities, np.finfo("float32").tiny))
+    def _fit_copy(self, calibrator: Calibrator, data: SelectionData) -> Calibrator:
+        outputs = replace(self.outputs, decision_threshold=0.5)
+        labels, weight = data.labels, data.weight
+        if outputs.multi_label:
+            labels = np.moveaxis(labels, -1, outputs.axis)
+            weight = weight.max(axis=-1)
+        fitted = copy.copy(calibrator)
+        return fitted._fit_as(outputs, data.y_pred, labels, weight)
+
+    def _decide(self, x: Any, batch_size: Any, verbose: Any) -> dict[str, np.ndarray]:
+        selection = self._fitted()
+        outputs, mask = predict_masked(self.model, x, batch_size, verbose)
+        mask = None if mask is None else ops.convert_to_tensor(mask)
+        return _to_numpy(selection(ops.convert_to_tensor(outputs), mask=mask))
 
 
 def _to_numpy(tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
     return {name: ops.convert_to_numpy(value) for name, value in tensors.items()}
-
-
-def _with_margin(threshold: float, scores: np.ndarray) -> float:
-    """Returns a threshold just below that accepts the same scores, in float32 too."""
-    below = scores[scores < threshold].max(initial=-math.inf)
-    lower = float(np.float32(max(threshold - 1e-6, (threshold + below) / 2)))
-    return lower if below < lower <= threshold else threshold
-
-
-def _digest(x: Any, outputs: np.ndarray, labels: np.ndarray) -> bytes:
-    """Returns a fingerprint of labelled data: of arrays by their content, of a data
-    set, which may shuffle, by the sorted outputs.
-    """
-    digest = hashlib.blake2b(digest_size=16)
-    if is_array(x):
-        for leaf in keras.tree.flatten(x):
-            digest.update(np.ascontiguousarray(to_numpy(leaf)).view("uint8").data)
-    else:
-        order = np.lexsort((*outputs.T, labels))
-        outputs, labels = outputs[order], labels[order]
-        digest.update(outputs.tobytes())
-    digest.update(labels.tobytes())
-    return digest.digest()

@@ -1,72 +1,21 @@
 """Thresholds on confidence: by coverage, by risk, and with a guarantee."""
 
-import functools
-import math
+import warnings
 from typing import Any
 
-import numpy as np
-
-from keras_selcal._core.samples import to_numpy
 from keras_selcal._core.validation import check_number, refuse
-
-# Coverages that the search for a guaranteed risk looks at.
-_COVERAGES = 500
-
-
-def risk_bound(errors: int, n: int, delta: float) -> float:
-    """Returns the largest risk that `errors` of `n` samples leave plausible.
-
-    Formula:
-
-    ```
-    b = sup { b : Σ_{j ≤ e} C(n, j) b^j (1 − b)^(n − j) ≥ δ }
-    ```
-
-    The exact upper bound of Clopper and Pearson: for independent samples the true risk
-    exceeds b with a probability of at most δ.
-
-    Args:
-        errors: e, the number of wrong answers.
-        n: the number of answers.
-        delta: δ in (0, 1).
-
-    Example:
-    >>> round(risk_bound(0, 100, 0.05), 4)  # 1 − 0.05^(1/100)
-    0.0295
-    """
-    if errors >= n:
-        return 1.0
-    low, high = errors / n, 1.0
-    while (middle := (low + high) / 2) not in (low, high):
-        if _binomial_tail(errors, n, middle) > delta:
-            low = middle
-        else:
-            high = middle
-    return high
-
-
-@functools.lru_cache(maxsize=4)
-def _log_factorials(n: int) -> np.ndarray:
-    """Returns ln 0!, …, ln n!."""
-    return np.cumsum(np.log(np.maximum(np.arange(n + 1.0), 1)))
-
-
-def _binomial_tail(errors: int, n: int, b: float) -> float:
-    """Returns P(e ≤ errors) for n samples of risk b in (0, 1)."""
-    # Tables are shared between sizes: one for each power of two.
-    log_factorial = _log_factorials(1 << n.bit_length())
-    j = np.arange(errors + 1)
-    log_choose = log_factorial[n] - log_factorial[j] - log_factorial[n - j]
-    log_terms = log_choose + j * math.log(b) + (n - j) * math.log1p(-b)
-    return float(np.exp(log_terms).sum())
+from keras_selcal.selective.cuts import Cuts
 
 
 def select_threshold(
     scores: Any,
     correct: Any,
+    *,
     coverage: float | None = None,
     risk: float | None = None,
     delta: float | None = None,
+    sample_weight: Any = None,
+    groups: Any = None,
 ) -> float:
     """Returns the confidence from which on a classifier should answer.
 
@@ -74,34 +23,51 @@ def select_threshold(
 
     - `coverage=κ`: the largest threshold that accepts at least a share κ.
     - `risk=r`: the threshold of largest coverage whose share of errors among the
-      accepted samples is at most r. That share is of these samples; on new ones it
-      exceeds r about half of the time.
-    - `risk=r, delta=δ`: the threshold of large coverage whose true risk is at most r
+      accepted samples is at most r. That share is of these samples only: on new ones
+      it exceeds r about half of the time, so that this gives a warning.
+    - `risk=r, delta=δ`: a threshold of large coverage whose true risk is at most r
       with probability 1 − δ over the samples (selection with guaranteed risk).
 
-    The guarantee rests on the exact binomial tail. A threshold that accepts m samples,
-    e of them wrong, passes at level α if
+    Formula:
+
+    A threshold that accepts m samples, e of them wrong, passes at level α if
 
     ```
     Σ_{j ≤ e} C(m, j) r^j (1 − r)^(m − j) ≤ α
     ```
 
-    that is, if the bound of Clopper and Pearson at α is at most r. The search walks
-    through 500 coverages upwards. It starts anew at ½, ¼, ⅛, … of the samples with a
-    share ½, ¼, ⅛, … of δ (the union bound); a threshold that passes hands its α on to
-    the next, one that fails ends it. So δ is paid for the starts alone, and coverages
-    above ½ are judged at a level between δ/2 and δ.
+    that is, if the bound of Clopper and Pearson at α is at most r. The search tests
+    500 coverages in rising order. It starts at ½, ¼, ⅛, … of the samples with a share
+    ½, ¼, ⅛, … of δ each (a union bound). A threshold that passes hands its α on to the
+    next one; a threshold that fails loses it. So δ is spent on the starts only, and
+    nothing is assumed about how the risk depends on the threshold.
 
-    The samples must be independent draws from where the threshold will be used, and
-    not those that the classifier or its calibrator was fitted on.
+    The samples must be independent draws from the population in which the threshold
+    will be used, and not those that the classifier or its calibrator was fitted on.
+    Tokens of one sequence, or pixels of one image, are not independent: `groups` makes
+    the sequence or image the unit. The statistic of a group g that has e_g errors
+    among a_g accepted samples is then
+
+    ```
+    L_g = e_g − r a_g
+    ```
+
+    The share of errors among accepted samples is at most r if and only if E[L_g] ≤ 0.
+    The hypothesis E[L_g] > 0 is tested by betting (Waudby-Smith & Ramdas), which is
+    valid for any distribution of at most `max_g n_g` samples a group, whatever the
+    dependence within groups. The risk is still that of a sample, not of a group.
 
     Args:
-        scores: confidence scores (n,): the larger, the surer. A score of −∞ is never
-            accepted.
+        scores: confidence scores (n,): the larger, the more confident. A score of −∞
+            is never accepted.
         correct: whether each answer is right, (n,).
-        coverage: κ in (0, 1].
-        risk: r in [0, 1].
-        delta: δ in (0, 1), with `risk` only.
+        coverage: κ in (0, 1]. Pass exactly one of `coverage` and `risk`.
+        risk: r in [0, 1]; with `delta`, above 0.
+        delta: δ in (0, 1), the probability that the guarantee fails; with `risk` only.
+        sample_weight: weights (n,) of at least 0. Samples of weight 0 do not count.
+            Other weights than 0 and 1 are refused with `delta`, since the guarantee
+            counts samples.
+        groups: for each sample the group that it belongs to, (n,).
 
     Example:
     >>> import numpy as np
@@ -109,8 +75,9 @@ def select_threshold(
     >>> correct = np.array([True, True, False, True])
     >>> select_threshold(scores, correct, coverage=0.5)
     0.8
-    >>> select_threshold(scores, correct, risk=0.25)
-    0.6
+    >>> scores = np.linspace(0, 1, 1000)
+    >>> round(select_threshold(scores, scores > 0.1, risk=0.02, delta=0.05), 2)
+    0.09
 
     References:
     - Geifman & El-Yaniv, [Selective Classification for Deep Neural
@@ -118,99 +85,12 @@ def select_threshold(
     - Angelopoulos et al., [Learn then Test: Calibrating Predictive Algorithms to
       Achieve Risk Control](https://arxiv.org/abs/2110.01052) (fixed sequences with
       several starts)
+    - Waudby-Smith & Ramdas, [Estimating means of bounded random variables by
+      betting](https://arxiv.org/abs/2010.09686)
     """
     coverage, risk, delta = check_target(coverage, risk, delta)
-    s = to_numpy(scores).astype("float64").reshape(-1)
-    right = to_numpy(correct).reshape(-1)
-    if len(s) == 0 or len(s) != len(right):
-        refuse(
-            "scores",
-            s.shape,
-            f"one a sample, at least one, as `correct`, of shape {right.shape}",
-        )
-    if np.isnan(s).any() or np.isposinf(s).any():
-        refuse("scores", "NaN or +inf", "finite, or −inf for what is never accepted")
-    if not np.isin(right, (0, 1)).all():
-        refuse("correct", right, "boolean")
-
-    n = len(s)
-    order = np.argsort(-s, kind="stable")
-    s, wrong = s[order], np.cumsum(right[order] == 0)
-    # The last position of each run of equal scores: where the cut may be.
-    last = np.append(np.flatnonzero(s[1:] != s[:-1]), n - 1)
-    last = last[s[last] > -math.inf]
-    accepted, errors = last + 1, wrong[last]
-
-    if coverage is not None:
-        # The least count that a share κ asks for, rounding of κ n aside.
-        enough = np.flatnonzero(accepted >= coverage * n * (1 - 1e-12))
-        if not len(enough):
-            raise ValueError(
-                f"No threshold accepts a share of {coverage:g}: only {len(last)} "
-                f"distinct scores are above −inf, {accepted[-1:].sum()} of {n} samples."
-            )
-        return float(s[last[enough[0]]])
-    assert risk is not None
-    if delta is None:
-        low_risk = np.flatnonzero(errors <= risk * accepted * (1 + 1e-12))
-        if not len(low_risk):
-            smallest = (errors / accepted).min() if len(last) else math.nan
-            raise ValueError(
-                f"No threshold has a risk of at most {risk:g} on these {n} samples: "
-                f"the smallest is {smallest:.4g}."
-            )
-        return float(s[last[low_risk[-1]]])
-    return float(s[last[_guaranteed(accepted, errors, n, risk, delta)]])
-
-
-def _guaranteed(
-    accepted: np.ndarray, errors: np.ndarray, n: int, risk: float, delta: float
-) -> int:
-    """Returns the position of the cut of largest guaranteed coverage."""
-    if risk == 1 and len(accepted):
-        return len(accepted) - 1
-    # Fewer samples do not pass even if all are right: (1 − r)^m > δ.
-    fewest = math.log(delta) / math.log1p(-risk) if risk else math.inf
-    if not len(accepted) or accepted[-1] < fewest:
-        raise ValueError(
-            f"No threshold has a risk of at most {risk:g} with probability "
-            f"{1 - delta:g}: that takes at least {np.ceil(fewest):g} accepted samples, "
-            f"all of them right. Received: {accepted[-1:].sum()}"
-        )
-    counts = np.arange(1, _COVERAGES + 1) / _COVERAGES * n
-    counts = np.append(counts[counts >= fewest], fewest)
-    positions = np.unique(np.searchsorted(accepted, counts.clip(max=accepted[-1])))
-    # Starts at n/2, n/4, …, each with half of the δ that is left, as long as half of
-    # their samples would do without an error; the lowest one gets the rest.
-    share = np.zeros(len(positions))
-    start, left, lowest = n / 2, delta, 0
-    while start / 2 * math.log1p(-risk) <= math.log(left / 2):
-        lowest = int(np.searchsorted(accepted[positions], start))
-        lowest = min(lowest, len(positions) - 1)
-        share[lowest] += left / 2
-        start, left = start / 2, left / 2
-    share[lowest] += left
-
-    best, level = -1, 0.0
-    for position, added in zip(positions, share, strict=True):
-        level += added
-        e, m = int(errors[position]), int(accepted[position])
-        if level and _binomial_tail(e, m, risk) <= level:
-            best = int(position)
-        else:
-            level = 0.0
-    if best < 0:
-        some = positions[:: max(1, len(positions) // 20)]
-        smallest = min(
-            risk_bound(int(errors[position]), int(accepted[position]), delta)
-            for position in some
-        )
-        raise ValueError(
-            f"No threshold has a risk of at most {risk:g} with probability "
-            f"{1 - delta:g} on these {n} samples: the bound of single thresholds goes "
-            f"down to {smallest:.3g}. Raise `risk` or `delta`, or bring more samples."
-        )
-    return best
+    cuts = Cuts.of(scores, correct, sample_weight, groups)
+    return cuts.select(coverage, risk, delta)
 
 
 def check_target(
@@ -218,18 +98,33 @@ def check_target(
 ) -> tuple[float | None, float | None, float | None]:
     """Returns the checked target, of which exactly one of κ and r is given."""
     if (coverage is None) == (risk is None):
-        refuse("coverage", coverage, "given, or else `risk`, and not both")
+        refuse("coverage", coverage, "a number if `risk` is None, and None otherwise")
     if coverage is not None:
         coverage = check_number(
             "coverage", coverage, "a number in (0, 1]", above=0, most=1
         )
         if delta is not None:
-            refuse("delta", delta, "left out with `coverage`; it belongs to `risk`")
-    if risk is not None:
-        risk = check_number("risk", risk, "a number in [0, 1]", least=0, most=1)
-    if delta is not None:
-        delta = check_delta(delta)
-    return coverage, risk, delta
+            refuse("delta", delta, "None with `coverage`; it belongs to `risk`")
+        return coverage, None, None
+    risk = check_number("risk", risk, "a number in [0, 1]", least=0, most=1)
+    if delta is None:
+        warnings.warn(
+            f"`risk={risk:g}` without `delta` bounds the share of errors on these "
+            "samples only: on new ones the risk exceeds it about half of the time. "
+            "Pass `delta=0.05` for a risk that holds with probability 0.95.",
+            stacklevel=3,
+        )
+        return None, risk, None
+    delta = check_delta(delta)
+    if risk == 0:
+        refuse(
+            "risk",
+            risk,
+            "above 0 with `delta`: no number of samples proves that errors never "
+            "occur. n right answers guarantee a risk of 1 − δ^(1/n), such as "
+            f"{1 - delta ** (1 / 1000):.2g} for n = 1000",
+        )
+    return None, risk, delta
 
 
 def check_delta(delta: float) -> float:
@@ -237,4 +132,10 @@ def check_delta(delta: float) -> float:
     number = check_number("delta", delta, "a number in (0, 1)", above=0, most=1)
     if number == 1:
         refuse("delta", delta, "a number in (0, 1)")
+    if number > 0.5:
+        warnings.warn(
+            f"`delta={number:g}` is the probability that the guarantee fails, not a "
+            f"level of confidence. Did you mean {1 - number:g}?",
+            stacklevel=3,
+        )
     return number

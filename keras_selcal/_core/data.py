@@ -1,0 +1,342 @@
+"""Walks through labelled data, and a model's outputs for it, batch by batch."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_selcal._core.ops import mask_of
+from keras_selcal._core.samples import Array, to_numpy
+from keras_selcal._core.validation import check_count, refuse
+
+# That of `keras.Model.predict`.
+_BATCH_SIZE = 32
+
+
+def is_array(x: Any) -> bool:
+    """Returns whether `x` is an array, a tensor, or a structure of them."""
+    return all(
+        hasattr(leaf, "__array__") and hasattr(leaf, "shape")
+        for leaf in keras.tree.flatten(x)
+    )
+
+
+class Forward:
+    """Computes a model's outputs and their Keras mask batch by batch.
+
+    Training does not notice: weights, metrics, and the random state of layers stay as
+    they are. (`keras.Model.predict` drops masks, and it would draw from PyTorch's
+    global generator, which shuffles the training data.)
+
+    Args:
+        model: a Keras model of one output.
+        steps: the number of batches, if it is known.
+        verbose: as in `keras.Model.predict`.
+    """
+
+    def __init__(
+        self, model: keras.Model, steps: int | None = None, verbose: Any = 0
+    ) -> None:
+        self._model = model
+        self._bar = keras.utils.Progbar(
+            steps, verbose=int(verbose == "auto" or verbose)
+        )
+        self._masked = True
+        self._done = 0
+
+    def __enter__(self) -> "Forward":
+        if keras.backend.backend() == "torch":
+            self._model.eval()
+        # The random generators' states are what Keras counts as variables, but not as
+        # weights.
+        weights = {id(weight) for weight in self._model.weights}
+        self._states = [
+            (variable, np.array(ops.convert_to_numpy(variable)))
+            for variable in self._model.non_trainable_variables
+            if id(variable) not in weights
+        ]
+        return self
+
+    def __call__(self, x: Any) -> tuple[Array, Array | None]:
+        x = keras.tree.map_structure(_own_tensor, x)
+        mask = None
+        # A model's outputs have a mask always or never: the first batch tells.
+        if self._masked:
+            output = self._model(x, training=False)
+            mask = mask_of(output) if ops.is_tensor(output) else None
+            mask = None if mask is None else ops.convert_to_numpy(mask)
+            self._masked = mask is not None
+            output = keras.tree.map_structure(ops.convert_to_numpy, output)
+        else:
+            output = self._model.predict_on_batch(x)
+        if not isinstance(output, np.ndarray):
+            refuse("model", self._model, "a model of one output")
+        self._done += 1
+        self._bar.update(self._done)
+        return output, mask
+
+    def __exit__(self, *error: Any) -> None:
+        for state, value in self._states:
+            state.assign(value)
+        if self._done:
+            self._bar.update(self._done, finalize=True)
+
+
+class LabelledOutputs(NamedTuple):
+    """A model's outputs for labelled data, in the order of the data.
+
+    Attributes:
+        outputs: what the model gives.
+        labels: as the data have them.
+        weight: the product of sample weights and the outputs' Keras mask, or None
+            where every sample counts once.
+    """
+
+    outputs: Array
+    labels: Array
+    weight: Array | None
+
+
+class LabelledData:
+    """Labelled data in every form that Keras takes.
+
+    Args:
+        x: arrays, or a data set of (x, y) or (x, y, sample_weight) batches:
+            `tf.data.Dataset`, `keras.utils.PyDataset`, PyTorch's `DataLoader`, any
+            iterable.
+        y: labels, where `x` is arrays.
+        sample_weight: weights, where `x` is arrays, or None.
+        batch_size: of arrays; 32 by default.
+        steps: how many batches are read; all by default.
+        name: what the caller calls `x`, for errors.
+    """
+
+    def __init__(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        batch_size: int | None = None,
+        steps: int | None = None,
+        name: str = "x",
+    ) -> None:
+        size = _BATCH_SIZE if batch_size is None else batch_size
+        self.batch_size = check_count("batch_size", size)
+        self.steps = None if steps is None else check_count("steps", steps)
+        # A list of tuples is a data set; a list of arrays has one for each input.
+        batches = isinstance(x, list) and all(isinstance(part, tuple) for part in x)
+        self.arrays = is_array(x) and not (y is None and batches)
+        self._name = name
+        if not self.arrays:
+            for argument, part in (("y", y), ("sample_weight", sample_weight)):
+                if part is not None:
+                    refuse(
+                        argument,
+                        part,
+                        "left out where `x` is a data set, which has its own",
+                    )
+            if not isinstance(x, keras.utils.PyDataset | Iterable):
+                refuse(name, x, "arrays or a data set of (x, y) batches")
+            self._data = x
+            return
+        if y is None:
+            refuse("y", y, "the labels of `x`, where `x` is arrays")
+        parts = (x, y) if sample_weight is None else (x, y, sample_weight)
+        if not all(map(_is_one_array, parts[1:])):
+            refuse(name, parts, "with one array of labels, and of weights")
+        lengths = {int(leaf.shape[0]) for leaf in keras.tree.flatten(parts)}
+        if len(lengths) != 1:
+            refuse(name, sorted(lengths), "arrays of one length")
+        self._data = _Arrays(parts, lengths.pop(), self.batch_size)
+
+    @classmethod
+    def for_validation(
+        cls, data: Any, batch_size: int | None = None, steps: int | None = None
+    ) -> "LabelledData":
+        """Returns what `keras.Model.fit` takes as `validation_data`; a data set must
+        start anew each time it is walked through.
+        """
+        name = "validation_data"
+        allowed = (
+            "(x, y) or (x, y, sample_weight) of arrays, or a data set of such batches "
+            "that can be walked through again: a PyDataset, a tf.data.Dataset, a "
+            "DataLoader"
+        )
+        if isinstance(data, tuple | list):
+            if (
+                len(data) not in (2, 3)
+                or not is_array(data[0])
+                or not _is_one_array(data[1])
+            ):
+                refuse(name, data, allowed)
+            return cls(*data, batch_size=batch_size, steps=steps, name=name)
+        if (
+            isinstance(data, Mapping | Iterator)
+            or is_array(data)
+            or not isinstance(data, keras.utils.PyDataset | Iterable)
+        ):
+            refuse(name, data, allowed)
+        return cls(data, batch_size=batch_size, steps=steps, name=name)
+
+    def __iter__(self) -> Iterator[tuple[Any, Array, Array | None]]:
+        for batch in itertools.islice(_batches(self._data), self.steps):
+            if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
+                refuse(
+                    self._name,
+                    type(batch),
+                    "of (x, y) or (x, y, sample_weight) batches",
+                )
+            x, y, weight = (*batch, None)[:3]
+            if not _is_one_array(y):
+                refuse(self._name, y, "of one array of labels in each batch")
+            yield x, to_numpy(y), None if weight is None else to_numpy(weight)
+
+    def predict(
+        self, model: keras.Model, *, verbose: Any = 0, first: bool = False
+    ) -> LabelledOutputs:
+        """Returns the model's outputs for all of the data, or for the first batch.
+
+        A data set is read once: one that shuffles gives other batches the next time.
+        """
+        steps = 1 if first else self.steps
+        if steps is None and hasattr(self._data, "__len__"):
+            steps = len(self._data)
+        found: list[LabelledOutputs] = []
+        with Forward(model, steps, verbose) as forward:
+            for x, y, weight in itertools.islice(self, 1 if first else None):
+                output, mask = forward(x)
+                found.append(LabelledOutputs(output, y, _product(weight, mask)))
+        if not found:
+            refuse(self._name, self._data, "of at least one batch")
+        return self._joined(found)
+
+    def _joined(self, found: list[LabelledOutputs]) -> LabelledOutputs:
+        """Returns batches as one; shorter ones are padded with samples of weight 0."""
+        if len({batch.outputs.shape[1:] for batch in found}) > 1:
+            found = [
+                batch._replace(weight=_product(batch.weight, _ones(batch.outputs)))
+                for batch in found
+            ]
+        outputs, labels, weights = zip(*found, strict=True)
+        weighted = [weight for weight in weights if weight is not None]
+        if len(weighted) not in (0, len(weights)):
+            refuse(self._name, self._data, "of weights in all batches or in none")
+        return LabelledOutputs(
+            _concatenated(outputs),
+            _concatenated(labels),
+            _concatenated(weighted) if weighted else None,
+        )
+
+
+def predict_with_labels(
+    model: keras.Model,
+    x: Any,
+    y: Any = None,
+    batch_size: int | None = None,
+    verbose: Any = "auto",
+    sample_weight: Any = None,
+) -> LabelledOutputs:
+    """Returns a model's outputs with labels and weights; see `LabelledData`."""
+    data = LabelledData(x, y, sample_weight, batch_size=batch_size)
+    return data.predict(model, verbose=verbose)
+
+
+def predict_masked(
+    model: keras.Model, x: Any, batch_size: int | None = None, verbose: Any = "auto"
+) -> tuple[Array, Array | None]:
+    """Returns a model's outputs and their mask, for what Keras's `predict` takes."""
+    if is_array(x):
+        n = int(keras.tree.flatten(x)[0].shape[0])
+        size = check_count(
+            "batch_size", _BATCH_SIZE if batch_size is None else batch_size
+        )
+        x = _Arrays((x,), n, size)
+    steps = len(x) if hasattr(x, "__len__") else None
+    with Forward(model, steps, verbose) as forward:
+        found = [
+            forward(keras.utils.unpack_x_y_sample_weight(batch)[0])
+            for batch in _batches(x)
+        ]
+    if not found:
+        refuse("x", x, "of at least one batch")
+    outputs, masks = zip(*found, strict=True)
+    return _concatenated(outputs), None if masks[0] is None else _concatenated(masks)
+
+
+def _batches(data: Any) -> Iterable[Any]:
+    # A PyDataset ends by its length, not by an IndexError.
+    if isinstance(data, keras.utils.PyDataset):
+        return (data[i] for i in range(len(data)))
+    return data
+
+
+class _Arrays:
+    """Arrays, cut into batches."""
+
+    def __init__(self, parts: tuple[Any, ...], n: int, batch_size: int) -> None:
+        self._parts = parts
+        self._starts = range(0, n, batch_size)
+        self._batch_size = batch_size
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __iter__(self) -> Iterator[Any]:
+        for start in self._starts:
+            rows = slice(start, start + self._batch_size)
+            yield keras.tree.map_structure(lambda part, r=rows: part[r], self._parts)
+
+
+def _is_one_array(part: Any) -> bool:
+    return not isinstance(part, tuple | list | dict) and is_array(part)
+
+
+def _own_tensor(x: Any) -> Any:
+    """Returns a tensor of this backend as it is, and all else as a NumPy array."""
+    return x if ops.is_tensor(x) else np.asarray(x)
+
+
+def _ones(outputs: Array) -> Array:
+    return np.ones(outputs.shape[:-1], "float32")
+
+
+def _product(*factors: Any) -> Array | None:
+    """Returns the product of weights and masks; one of fewer dimensions belongs to
+    the leading ones.
+    """
+    arrays = [
+        to_numpy(factor).astype("float32") for factor in factors if factor is not None
+    ]
+    if not arrays:
+        return None
+    rank = max(array.ndim for array in arrays)
+    result = np.ones((), "float32")
+    for array in arrays:
+        result = result * array.reshape(array.shape + (1,) * (rank - array.ndim))
+    return result
+
+
+def _concatenated(parts: Any) -> Array:
+    """Returns arrays joined in the first axis, padded with 0 to one size."""
+    if len({part.ndim for part in parts}) == 1:
+        sizes = np.max([part.shape[1:] for part in parts], axis=0, initial=0)
+        parts = [
+            part
+            if part.shape[1:] == tuple(sizes)
+            else np.pad(
+                part,
+                [
+                    (0, 0),
+                    *(
+                        (0, m - size)
+                        for m, size in zip(sizes, part.shape[1:], strict=True)
+                    ),
+                ],
+            )
+            for part in parts
+        ]
+    return np.concatenate(parts)

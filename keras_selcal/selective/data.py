@@ -1,0 +1,163 @@
+"""Labelled data in the form in which thresholds are selected and evaluated."""
+
+import hashlib
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_selcal._core.data import LabelledOutputs
+from keras_selcal._core.models import check_outputs
+from keras_selcal._core.outputs import Outputs, broadcast_weight
+from keras_selcal._core.samples import Array, to_numpy
+from keras_selcal._core.validation import refuse
+from keras_selcal.selective.cuts import Cuts
+
+FIRST_AXIS = "first_axis"
+
+
+@dataclass(frozen=True)
+class SelectionData:
+    """A model's outputs with one label, weight and group for each answer.
+
+    Answers have the shape (...) of the samples, and (..., labels) if multi-label.
+
+    Attributes:
+        y_pred: the model's outputs, as it gives them.
+        labels: class indices, in the shape of the answers.
+        weight: 0 for what does not count, in the shape of the answers.
+        groups: index of the group, in the shape of the answers, or None.
+        units: index of the group, or else of the entry in the first axis, in the shape
+            of the answers.
+        outputs: what `y_pred` and labels mean.
+    """
+
+    y_pred: Array
+    labels: Array
+    weight: Array
+    groups: Array | None
+    units: Array
+    outputs: Outputs
+
+    @classmethod
+    def of(
+        cls, found: LabelledOutputs, outputs: Outputs, groups: Any, told: bool
+    ) -> "SelectionData":
+        """Checks and arranges a model's outputs for labelled data.
+
+        Args:
+            found: outputs, labels and weights.
+            outputs: what they mean.
+            told: whether the user has said if the outputs are logits.
+            groups: None, `"first_axis"`, or an array of the samples' shape or of its
+                first axis.
+        """
+        check_outputs(found, outputs, told=told, stacklevel=5)
+        y_pred, y_true, weight = found
+        if y_pred.dtype not in (np.float32, np.float64):
+            y_pred = y_pred.astype("float32")
+        samples = tuple(outputs.sample_shape(y_pred.shape))
+        arranged = outputs.arrange(y_true, y_pred, y_true.shape, np)
+        k = arranged.y_pred.shape[-1]
+        shape = arranged.y_pred.shape[:-1] if outputs.multi_label else samples
+        weight = np.ones(samples) if weight is None else weight.astype("float64")
+        weight = broadcast_weight(weight, samples, np)
+        if outputs.multi_label:
+            weight = np.broadcast_to(weight[..., None], shape)
+        labels = arranged.y_true.reshape(shape if arranged.sparse else (*shape, k))
+        ignored = np.zeros(shape, bool)
+        if outputs.ignore_class is not None:
+            index = labels if arranged.sparse else labels[..., 1]
+            ignored = index == outputs.ignore_class
+        weight = np.where(ignored, 0, weight)
+        counts = weight > 0
+        if not counts.any():
+            refuse("y", y_true.shape, "labels of at least one sample that counts")
+        if not arranged.sparse:
+            if not np.isin(labels[counts], (0, 1)).all():
+                refuse("y", labels, "class indices or one-hot, not soft labels")
+            labels = np.where(ignored, outputs.ignore_class, labels.argmax(axis=-1))
+        rows = arranged.y_pred.reshape(*shape, k)[counts]
+        if np.isnan(rows).any() or np.isposinf(rows).any():
+            refuse("model", "NaN or +inf", "a model whose outputs are finite")
+        units = _units(groups, samples)
+        if outputs.multi_label:
+            units = np.broadcast_to(units[..., None], shape)
+        independent = groups is None or (isinstance(groups, str) and len(samples) == 1)
+        return cls(
+            y_pred, labels, weight, None if independent else units, units, outputs
+        )
+
+    @property
+    def dependent(self) -> bool:
+        """Whether samples share an entry of the first axis, and no group is given."""
+        return self.groups is None and self.units.ndim > 1 + self.outputs.multi_label
+
+    @property
+    def n(self) -> int:
+        """Number of samples that count."""
+        counts = self.weight > 0
+        return int((counts.any(axis=-1) if self.outputs.multi_label else counts).sum())
+
+    def halves(self) -> tuple["SelectionData", "SelectionData"]:
+        """Returns the data with every other unit left out, and with the rest."""
+        even = self.units % 2 == 0
+        return (
+            replace(self, weight=np.where(even, self.weight, 0)),
+            replace(self, weight=np.where(even, 0, self.weight)),
+        )
+
+    def cuts(self, answer: dict[str, Array]) -> list[Cuts]:
+        """Returns the possible thresholds, for each label if multi-label.
+
+        Args:
+            answer: what `SelectionLayer.answer` gives.
+        """
+        scores = np.where(answer["accepted"], answer["confidence"], -math.inf)
+        parts = [scores, answer["labels"] == self.labels, self.weight]
+        if self.groups is not None:
+            parts.append(self.groups)
+        if not self.outputs.multi_label:
+            return [Cuts.of(*parts)]
+        return [
+            Cuts.of(*(part[..., label] for part in parts))
+            for label in range(self.labels.shape[-1])
+        ]
+
+    def digest(self, x: Any) -> bytes:
+        """Returns a fingerprint: of arrays by their content, of a data set, which may
+        shuffle, by the sorted outputs.
+        """
+        digest = hashlib.blake2b(digest_size=16)
+        labels = self.labels.reshape(len(self.y_pred), -1)
+        if x is not None:
+            for leaf in keras.tree.flatten(x):
+                digest.update(np.ascontiguousarray(to_numpy(leaf)).tobytes())
+        else:
+            rows = self.y_pred.reshape(len(labels), -1)
+            order = np.lexsort((*rows.T, *labels.T))
+            digest.update(np.ascontiguousarray(rows[order]).tobytes())
+            labels = labels[order]
+        digest.update(np.ascontiguousarray(labels, "int64").tobytes())
+        return digest.digest()
+
+
+def _units(groups: Any, samples: tuple[int, ...]) -> Array:
+    """Returns the index of the unit of each sample, by order of appearance."""
+    if groups is None or (isinstance(groups, str) and groups == FIRST_AXIS):
+        groups = np.arange(samples[0])
+    allowed = (
+        f'"{FIRST_AXIS}", an array of the samples\' shape {samples}, or of shape '
+        f"{samples[:1]}, one entry for each element of the first axis"
+    )
+    if isinstance(groups, str):
+        refuse("groups", groups, allowed)
+    groups = to_numpy(groups)
+    if groups.shape not in (samples, samples[:1]):
+        refuse("groups", groups.shape, allowed)
+    _, first, index = np.unique(groups, return_index=True, return_inverse=True)
+    order = np.argsort(np.argsort(first))[index].reshape(groups.shape)
+    missing = (1,) * (len(samples) - order.ndim)
+    return np.broadcast_to(order.reshape(order.shape + missing), samples)

@@ -1,0 +1,109 @@
+"""What `SelectiveClassifier` finds: thresholds, the record of a fit, figures."""
+
+import datetime
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+
+from keras_selcal._core.samples import Array
+from keras_selcal.selective.cuts import Cuts
+from keras_selcal.selective.data import SelectionData
+from keras_selcal.selective.record import FitRecord
+
+DEFAULT_DELTA = 0.05
+
+
+def select_each(
+    cuts: list[Cuts], coverage: float | None, risk: float | None, delta: float | None
+) -> list[float]:
+    """Returns the threshold of each label."""
+    each = None if delta is None else delta / len(cuts)
+    found: list[float] = []
+    for label in cuts:
+        try:
+            threshold = label.select(coverage, risk, each)
+        except ValueError as error:
+            if len(cuts) == 1:
+                raise
+            last, threshold = error, math.inf
+        found.append(_with_margin(threshold, label.thresholds))
+    unmet = [label for label, threshold in enumerate(found) if threshold == math.inf]
+    if len(unmet) == len(found):
+        raise last
+    if unmet:
+        warnings.warn(
+            f"Labels {unmet} are never answered, since no threshold meets the target. "
+            f"Label {unmet[-1]}: {last}",
+            stacklevel=4,
+        )
+    return found
+
+
+def _with_margin(threshold: float, scores: np.ndarray) -> float:
+    """Returns a threshold just below that accepts the same scores, in float32 too."""
+    if threshold == math.inf:
+        return threshold
+    below = scores[scores < threshold].max(initial=-math.inf)
+    lower = float(np.float32(max(threshold - 1e-6, (threshold + below) / 2)))
+    return lower if below < lower <= threshold else threshold
+
+
+def record_of(
+    data: SelectionData,
+    cuts: list[Cuts],
+    thresholds: list[float],
+    *,
+    coverage: float | None,
+    risk: float | None,
+    delta: float | None,
+) -> FitRecord:
+    """Returns the record of a fit."""
+    pairs = list(zip(cuts, thresholds, strict=True))
+    counted = [label.at(threshold) for label, threshold in pairs]
+    bounds: list[float] | None = None
+    if delta is not None:
+        assert risk is not None
+        bounds = [risk] * len(cuts)
+    elif coverage is not None and not data.dependent:
+        # The threshold depends on scores only, so that a plain bound holds for it.
+        delta = DEFAULT_DELTA
+        bounds = [label.bound(at, delta / len(cuts)) for label, at in pairs]
+        if np.isnan(bounds).any():
+            delta = bounds = None
+
+    def figure(values: list[float]) -> Any:
+        return tuple(values) if data.outputs.multi_label else values[0]
+
+    return FitRecord(
+        n=data.n,
+        groups=cuts[0].num_groups,
+        coverage=figure([a / c.total for (a, _), c in zip(counted, cuts, strict=True)]),
+        selective_risk=figure([e / a if a else math.nan for a, e in counted]),
+        target_coverage=coverage,
+        target_risk=risk,
+        delta=delta,
+        bound=None if bounds is None else figure(bounds),
+        date=datetime.date.today().isoformat(),
+    )
+
+
+def evaluate(
+    data: SelectionData, answer: dict[str, Array], threshold: Any, delta: float
+) -> dict[str, Any]:
+    """Returns coverage, risk, its bound and accuracy, of each label if multi-label."""
+    rows = []
+    for label, at in zip(data.cuts(answer), np.reshape(threshold, (-1,)), strict=True):
+        accepted, errors = label.at(at)
+        risk = errors / accepted if accepted else math.nan
+        rows.append((accepted / label.total, risk, label.bound(at, delta)))
+    correct = answer["labels"] == data.labels
+    axes = tuple(range(correct.ndim - data.outputs.multi_label))
+    accuracy = np.average(correct, axis=axes, weights=data.weight)
+    names = ("coverage", "selective_risk", "selective_risk_bound", "accuracy")
+    figures = (*np.array(rows).T, np.reshape(accuracy, (-1,)))
+    return {
+        name: values if data.outputs.multi_label else float(values[0])
+        for name, values in zip(names, figures, strict=True)
+    }

@@ -1,0 +1,75 @@
+"""What a selective classifier was fitted on, and what it promises."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+Figure = float | tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class FitRecord:
+    """What a selective classifier was fitted on, and what it promises.
+
+    With `multi_label=True`, `coverage`, `selective_risk` and `bound` have one entry for
+    each label.
+
+    Attributes:
+        n: number of samples that the threshold was selected on. Padding, ignored
+            samples, and those that the calibrator was fitted on do not count.
+        groups: number of independent groups that they form, or None where each sample
+            is independent.
+        coverage: share of these samples that is accepted.
+        selective_risk: share of errors among the accepted ones.
+        target_coverage: κ of `fit`, or None.
+        target_risk: r of `fit`, or None.
+        delta: δ of `bound`, or None where there is no bound.
+        bound: with probability 1 − δ the true selective risk is at most this (for
+            several labels: of all labels at once). None where nothing is promised.
+        date: day of the fit, in ISO format.
+    """
+
+    n: int
+    groups: int | None
+    coverage: Figure
+    selective_risk: Figure
+    target_coverage: float | None
+    target_risk: float | None
+    delta: float | None
+    bound: Figure | None
+    date: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the record in a form that JSON can hold."""
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(self).items()
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "FitRecord":
+        return cls(
+            **{
+                name: tuple(value) if isinstance(value, list) else value
+                for name, value in values.items()
+            }
+        )
+
+    def describe(self) -> str:
+        """Returns the figures in one line, as arguments."""
+        parts = [f"coverage={_text(self.coverage)}", f"n={self.n}"]
+        if self.groups is not None:
+            parts.append(f"groups={self.groups}")
+        parts.append(f"selective_risk={_text(self.selective_risk)}")
+        if self.target_risk is not None:
+            parts.append(f"target_risk={self.target_risk:g}")
+        if self.bound is None:
+            parts.append("bound=None")
+        else:
+            parts.append(f"delta={self.delta:g}, bound={_text(self.bound)}")
+        return ", ".join(parts)
+
+
+def _text(figure: Figure) -> str:
+    if not isinstance(figure, tuple):
+        return f"{figure:.4g}"
+    return f"{min(figure):.4g} … {max(figure):.4g}"

@@ -1,0 +1,446 @@
+"""Selective classifiers on padded, weighted, binary, multi-label and dense outputs."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+from reference import softmax
+
+from keras_selcal import SelectiveClassifier, TemperatureScaling
+from keras_selcal.selective import ABSTAINED, risk_bound
+from keras_selcal.selective.record import FitRecord
+
+BACKEND = keras.backend.backend()
+
+
+def token_model(vocabulary=12, k=3):
+    """A model that reads off each token's logits; token 0 is padding.
+
+    Padding itself would be predicted with high confidence and counts as right.
+    """
+    model = keras.Sequential(
+        [
+            keras.Input((None,), dtype="int32"),
+            layers.Embedding(vocabulary, k, mask_zero=True),
+        ]
+    )
+    rng = np.random.default_rng(3)
+    table = 1.5 * rng.normal(size=(vocabulary, k))
+    table[0] = (9.0, 0.0, 0.0)
+    model.layers[-1].set_weights([table.astype("float32")])
+    return model, table
+
+
+def tokens(n, length=10, seed=0, padded=True):
+    """Sequences of token ids with labels drawn from the model's own probabilities."""
+    rng = np.random.default_rng(seed)
+    x = rng.integers(1, 12, (n, length))
+    p = softmax(token_model()[1][x])
+    y = (rng.random((n, length, 1)) > p.cumsum(-1)).sum(-1).clip(max=2)
+    if padded:
+        real = np.arange(length) < rng.integers(2, length + 1, (n, 1))
+        x, y = np.where(real, x, 0), np.where(real, y, 0)
+    return x.astype("int32"), y
+
+
+class Unequal(keras.utils.PyDataset):
+    """Batches that are padded to the longest of their own sequences."""
+
+    def __init__(self, x, y):
+        super().__init__()
+        order = np.argsort((x != 0).sum(-1))
+        self.x, self.y = x[order], y[order]
+
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, index):
+        rows = slice(12 * index, 12 * index + 12)
+        longest = (self.x[rows] != 0).sum(-1).max()
+        return self.x[rows, :longest], self.y[rows, :longest]
+
+
+def test_padding_does_not_count():
+    model, table = token_model()
+    x, y = tokens(200)
+    classifier = SelectiveClassifier(model)
+    with pytest.warns(UserWarning, match="groups"):
+        classifier.fit(x, y, risk=0.3, delta=0.1, verbose=0)
+    real = x != 0
+    p = softmax(table[x])
+    right = p.argmax(-1) == y
+    accepted = (p.max(-1) >= classifier.threshold) & real
+    record = classifier.record
+    assert record.n == real.sum() < real.size
+    assert record.coverage == pytest.approx(accepted.sum() / real.sum())
+    assert record.selective_risk == pytest.approx(1 - right[accepted].mean())
+    assert record.selective_risk <= record.bound == record.target_risk == 0.3
+    # With padding as right answers, that looks better than it is.
+    everything = p.max(-1) >= classifier.threshold
+    assert 1 - right[everything].mean() < record.selective_risk - 0.03
+
+    test_x, test_y = tokens(300, seed=1)
+    found = classifier.evaluate(test_x, test_y, verbose=0)
+    p, real = softmax(table[test_x]), test_x != 0
+    accepted = (p.max(-1) >= classifier.threshold) & real
+    right = p.argmax(-1) == test_y
+    assert found["coverage"] == pytest.approx(accepted.sum() / real.sum())
+    assert found["selective_risk"] == pytest.approx(1 - right[accepted].mean())
+    assert found["accuracy"] == pytest.approx(right[real].mean())
+    # Tokens are grouped by their sequence: the bound is wider than that of tokens.
+    plain = risk_bound(int((~right & accepted).sum()), int(accepted.sum()), 0.1)
+    assert plain < found["selective_risk_bound"] < plain + 0.1
+
+    prediction = classifier.predict(test_x, verbose=0)
+    np.testing.assert_array_equal(prediction.accepted, accepted)
+    assert (prediction.labels[~real] == ABSTAINED).all()
+    served = classifier.as_model().predict(test_x, verbose=0)
+    np.testing.assert_array_equal(served["accepted"], accepted)
+
+
+def test_masks_and_weights_of_every_form_agree():
+    model, _ = token_model()
+    x, y = tokens(60)
+    real = (x != 0).astype("float32")
+    unmasked = keras.Sequential(
+        [keras.Input((None,), dtype="int32"), layers.Embedding(12, 3)]
+    )
+    unmasked.set_weights(model.get_weights())
+    # Padding may hold any label where it is masked.
+    wild = np.where(real, y, 77)
+    expected = SelectiveClassifier(unmasked).fit(
+        x, wild, coverage=0.6, sample_weight=real, verbose=0
+    )
+    batches = [(x[i::4], wild[i::4]) for i in range(4)]
+    assert Unequal(x, y)[0][0].shape != Unequal(x, y)[4][0].shape
+    for data in ((x, wild), (batches,), (iter(batches),), (Unequal(x, y),)):
+        classifier = SelectiveClassifier(model).fit(*data, coverage=0.6, verbose=0)
+        assert classifier.threshold == expected.threshold
+        assert classifier.record == expected.record
+    # Weights and masks multiply; a weight of 0 drops a sequence.
+    weight = np.ones(60)
+    weight[::2] = 0
+    half = SelectiveClassifier(model).fit(
+        x, wild, coverage=0.6, sample_weight=weight, verbose=0
+    )
+    other = SelectiveClassifier(model).fit(x[1::2], wild[1::2], coverage=0.6, verbose=0)
+    assert half.threshold == other.threshold
+    assert half.record == other.record
+
+
+def test_weights_that_a_guarantee_cannot_count_are_refused():
+    x, y = draw(300)
+    classifier = SelectiveClassifier(identity())
+    weight = np.linspace(0.5, 2, 300)
+    with pytest.raises(ValueError, match="the guarantee counts independent samples"):
+        classifier.fit(x, y, risk=0.5, delta=0.1, sample_weight=weight, verbose=0)
+    with pytest.raises(ValueError, match="`sample_weight` must be"):
+        classifier.fit(x, y, coverage=0.5, sample_weight=-weight, verbose=0)
+    classifier.fit(x, y, coverage=0.5, sample_weight=weight, verbose=0)
+    accepted = softmax(x).max(-1) >= classifier.threshold
+    share = weight[accepted].sum() / weight.sum()
+    assert classifier.record.coverage == pytest.approx(share, rel=1e-5)
+    assert classifier.record.bound is None
+    found = classifier.evaluate(*draw(300, 1), sample_weight=weight, verbose=0)
+    assert math.isnan(found["selective_risk_bound"])
+    wrong = softmax(draw(300, 1)[0]).argmax(-1) != draw(300, 1)[1]
+    assert found["accuracy"] == pytest.approx(1 - np.average(wrong, weights=weight))
+
+
+def test_groups_are_the_unit_of_the_guarantee():
+    model, _ = token_model()
+    x, y = tokens(400)
+    target = {"risk": 0.35, "delta": 0.1, "verbose": 0}
+    classifier = SelectiveClassifier(model).fit(x, y, groups="first_axis", **target)
+    assert classifier.record.groups == 400
+    assert "groups=400" in repr(classifier)
+    same = SelectiveClassifier(model).fit(x, y, groups=np.arange(400), **target)
+    assert same.threshold == classifier.threshold
+    each = np.broadcast_to(np.arange(400)[:, None], y.shape)
+    same = SelectiveClassifier(model).fit(x, y, groups=each, **target)
+    assert same.threshold == classifier.threshold
+    with pytest.warns(UserWarning, match='Pass `groups="first_axis"`'):
+        tokenwise = SelectiveClassifier(model).fit(x, y, **target)
+    assert tokenwise.record.groups is None
+    assert tokenwise.threshold <= classifier.threshold
+    for groups in ("sequences", np.arange(399), np.zeros((400, 3))):
+        with pytest.raises(ValueError, match="`groups` must be"):
+            SelectiveClassifier(model).fit(x, y, groups=groups, **target)
+
+
+def test_an_unfitted_calibrator_gets_every_other_group():
+    x, y = draw(600)
+    groups = np.repeat(np.arange(150), 4)
+    classifier = SelectiveClassifier(identity(), calibrator=TemperatureScaling())
+    classifier.fit(x, y, coverage=0.6, groups=groups, verbose=0)
+    rows = groups % 2 == 0
+    expected = TemperatureScaling().fit(x[rows], y[rows]).temperature
+    assert classifier.calibrator.temperature == pytest.approx(expected, rel=1e-5)
+    assert classifier.record.n == (~rows).sum()
+
+
+def draw(n=600, seed=0, k=3):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, k, n)
+    return (2 * np.eye(k)[y] + rng.normal(size=(n, k))).astype("float32"), y
+
+
+def identity(*shape, activation=None):
+    last = layers.Activation(activation or "linear")
+    return keras.Sequential([keras.Input(shape or (3,)), last])
+
+
+def test_record_and_repr(tmp_path):
+    x, y = draw()
+    classifier = SelectiveClassifier(identity())
+    assert classifier.record is None
+    assert "threshold=None" in repr(classifier)
+    classifier.fit(x, y, risk=0.2, delta=0.05, verbose=0)
+    record = classifier.record
+    assert isinstance(record, FitRecord)
+    assert (record.n, record.target_risk, record.delta) == (600, 0.2, 0.05)
+    assert record.bound == 0.2
+    accepted = softmax(x).max(-1) >= classifier.threshold
+    assert record.coverage == pytest.approx(accepted.mean())
+    for part in (
+        f"threshold={classifier.threshold:.4f}"[:14],
+        f"coverage={record.coverage:.4g}",
+        "n=600",
+        "target_risk=0.2",
+        "delta=0.05",
+        "bound=0.2",
+    ):
+        assert part in repr(classifier)
+    classifier.save(tmp_path / "a.keras")
+    loaded = SelectiveClassifier.load(tmp_path / "a.keras")
+    assert loaded.record == record
+    assert repr(loaded).split("csf")[1] == repr(classifier).split("csf")[1]
+    # A coverage promises what the exact bound says; a risk without δ nothing.
+    record = classifier.fit(x, y, coverage=0.5, verbose=0).record
+    errors = round(record.selective_risk * 300)
+    assert record.bound == pytest.approx(risk_bound(errors, 300, 0.05))
+    with pytest.warns(UserWarning, match="without `delta`"):
+        classifier.fit(x, y, risk=0.2, verbose=0)
+    assert classifier.record.bound is None
+    with pytest.warns(UserWarning, match="Did you mean"):
+        classifier.fit(x, y, risk=0.2, delta=0.95, verbose=0)
+
+
+def sigmoid(z):
+    return 1 / (1 + np.exp(-np.asarray(z, "float64")))
+
+
+def binary(n=800, seed=0):
+    rng = np.random.default_rng(seed)
+    z = (2 * rng.normal(size=(n, 1))).astype("float32")
+    return z, (rng.random(n) < sigmoid(z[:, 0])).astype("int32")
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", None])
+def test_one_sigmoid_unit_equals_two_columns(activation, tmp_path):
+    z, y = binary()
+    one = SelectiveClassifier(
+        identity(1, activation=activation),
+        from_logits=None if activation else True,
+        calibrator=TemperatureScaling(),
+    )
+    assert one.from_logits is (activation is None)
+    columns = np.concatenate([np.zeros_like(z), z], -1)
+    two = SelectiveClassifier(identity(2), calibrator=TemperatureScaling())
+    target = {"risk": 0.15, "delta": 0.1, "verbose": 0}
+    for labels in (y, y[:, None], y.astype(bool), y.astype("float32")):
+        one.fit(z, labels, **target)
+    two.fit(columns, y, **target)
+    assert one.threshold == pytest.approx(two.threshold, abs=1e-5)
+    for a, b in zip(
+        one.predict(z, verbose=0), two.predict(columns, verbose=0), strict=True
+    ):
+        assert a.shape == (800,)
+        np.testing.assert_allclose(a, b, atol=1e-5)
+    p = one.predict_proba(z, verbose=0)
+    np.testing.assert_allclose(p, two.predict_proba(columns, verbose=0), atol=1e-5)
+    test_z, test_y = binary(seed=1)
+    assert one.evaluate(test_z, test_y, verbose=0)["accuracy"] == pytest.approx(
+        ((test_z[:, 0] > 0) == test_y).mean()
+    )
+    one.save(tmp_path / "one.keras")
+    loaded = SelectiveClassifier.load(tmp_path / "one.keras")
+    for a, b in zip(
+        one.predict(z, verbose=0), loaded.predict(z, verbose=0), strict=True
+    ):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_decision_threshold():
+    z, y = binary()
+    classifier = SelectiveClassifier(
+        identity(1, activation="sigmoid"), decision_threshold=0.2
+    ).fit(z, y, coverage=0.5, verbose=0)
+    labels, accepted, confidence = classifier.predict(z, verbose=0)
+    p = sigmoid(z[:, 0])
+    np.testing.assert_array_equal(labels[accepted], (p > 0.2)[accepted])
+    # Confidence is lowest at the decision threshold.
+    assert abs(p[confidence.argmin()] - 0.2) < 0.01
+    odds = p / (1 - p) * 4
+    np.testing.assert_allclose(confidence, np.maximum(odds, 1) / (1 + odds), atol=1e-5)
+    found = classifier.evaluate(*binary(seed=1), verbose=0)
+    test_z, test_y = binary(seed=1)
+    expected = ((sigmoid(test_z[:, 0]) > 0.2) == test_y).mean()
+    assert found["accuracy"] == pytest.approx(expected)
+    with pytest.raises(ValueError, match="`decision_threshold` must be"):
+        SelectiveClassifier(identity(), decision_threshold=0.2).fit(
+            *draw(), coverage=0.5, verbose=0
+        )
+
+
+def several(n=3000, seed=0):
+    """Three labels: certain, uncertain, and pure chance."""
+    rng = np.random.default_rng(seed)
+    z = (rng.normal(size=(n, 3)) * (6, 3, 0.2)).astype("float32")
+    return z, (rng.random((n, 3)) < sigmoid(z)).astype("int32")
+
+
+def test_multi_label_has_a_threshold_and_a_guarantee_for_each_label(tmp_path):
+    z, y = several()
+    classifier = SelectiveClassifier(identity(activation="sigmoid"), multi_label=True)
+    with pytest.warns(UserWarning, match=r"Labels \[2\] are never answered"):
+        classifier.fit(z, y, risk=0.05, delta=0.1, verbose=0)
+    p = sigmoid(z)
+    # Each label is one sigmoid unit, at δ/3.
+    for label in range(2):
+        alone = SelectiveClassifier(identity(1, activation="sigmoid"))
+        alone.fit(z[:, label, None], y[:, label], risk=0.05, delta=0.1 / 3, verbose=0)
+        assert classifier.threshold[label] == pytest.approx(alone.threshold, abs=1e-6)
+        coverage = classifier.record.coverage[label]
+        assert coverage == pytest.approx(alone.record.coverage)
+    assert classifier.threshold[2] == math.inf
+    assert classifier.record.bound == (0.05,) * 3
+    labels, accepted, confidence = classifier.predict(z, verbose=0)
+    assert labels.shape == accepted.shape == confidence.shape == z.shape
+    np.testing.assert_allclose(confidence, np.maximum(p, 1 - p), atol=1e-5)
+    np.testing.assert_array_equal(labels[accepted], (p > 0.5)[accepted])
+    assert (labels[~accepted] == ABSTAINED).all()
+    assert not accepted[:, 2].any()
+    np.testing.assert_allclose(classifier.predict_proba(z, verbose=0), p, atol=1e-6)
+    test_z, test_y = several(seed=1)
+    found = classifier.evaluate(test_z, test_y.astype("float32"), verbose=0)
+    right = (test_z > 0) == test_y
+    np.testing.assert_allclose(found["accuracy"], right.mean(0))
+    assert (found["selective_risk"][:2] < 0.06).all()
+    assert math.isnan(found["selective_risk"][2])
+    classifier.save(tmp_path / "several.keras")
+    loaded = SelectiveClassifier.load(tmp_path / "several.keras")
+    assert loaded.record == classifier.record or math.isnan(
+        loaded.record.selective_risk[2]
+    )
+    np.testing.assert_array_equal(loaded.threshold, classifier.threshold)
+    np.testing.assert_array_equal(loaded.predict(z, verbose=0).labels, labels)
+
+
+def test_multi_label_with_a_calibrator():
+    z, y = several()
+    # Logits that are three times too large in one label; half of them are ignored.
+    z[:, 1] *= 3
+    y[::3, 1] = -1
+    calibrator = TemperatureScaling(multi_label=True)
+    classifier = SelectiveClassifier(
+        identity(), calibrator=calibrator, multi_label=True, ignore_class=-1
+    )
+    classifier.fit(z, y, coverage=0.5, verbose=0)
+    temperature = classifier.calibrator.temperature
+    np.testing.assert_allclose(temperature[:2], [1, 3], rtol=0.15)
+    p = sigmoid(z / temperature)
+    found = classifier.predict_proba(z, verbose=0)
+    np.testing.assert_allclose(found, p, atol=1e-5)
+    rows = np.arange(3000) % 2 == 1
+    counts = rows & (y[:, 1] >= 0)
+    accepted = classifier.predict(z, verbose=0).accepted
+    assert accepted[counts, 1].mean() == pytest.approx(0.5, abs=2e-3)
+    assert classifier.record.coverage[1] == pytest.approx(accepted[counts, 1].mean())
+    with pytest.raises(ValueError, match="one with multi_label=True"):
+        SelectiveClassifier(
+            identity(), calibrator=TemperatureScaling(), multi_label=True
+        )
+
+
+def test_multi_hot_labels_name_the_option():
+    z, y = several()
+    for model in (identity(activation="softmax"), identity()):
+        with pytest.raises(ValueError, match="`multi_label=True`"):
+            SelectiveClassifier(model).fit(z, y, coverage=0.5, verbose=0)
+    with pytest.raises(ValueError, match="multi_label=True"):
+        SelectiveClassifier(identity(activation="sigmoid")).fit(
+            z, y[:, 0], coverage=0.5, verbose=0
+        )
+
+
+def test_pixels_ignored_classes_and_channels_first():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(20, 4, 5, 3)).astype("float32")
+    y = rng.integers(0, 3, (20, 4, 5))
+    last = SelectiveClassifier(identity(4, 5, 3)).fit(x, y, coverage=0.5, verbose=0)
+    prediction = last.predict(x, verbose=0)
+    assert prediction.labels.shape == (20, 4, 5)
+    assert prediction.accepted.mean() == 0.5
+    first = SelectiveClassifier(identity(3, 4, 5), axis=1)
+    moved = np.moveaxis(x, -1, 1)
+    first.fit(moved, y, coverage=0.5, verbose=0)
+    assert first.threshold == pytest.approx(last.threshold, abs=1e-6)
+    np.testing.assert_array_equal(
+        first.predict(moved, verbose=0).labels, prediction.labels
+    )
+    assert first.predict_proba(moved, verbose=0).shape == (20, 3, 4, 5)
+    y[:, 0] = 255
+    with pytest.raises(ValueError, match="255"):
+        SelectiveClassifier(identity(4, 5, 3)).fit(x, y, coverage=0.5, verbose=0)
+    ignoring = SelectiveClassifier(identity(4, 5, 3), ignore_class=255)
+    ignoring.fit(x, y, coverage=0.5, verbose=0)
+    rest = SelectiveClassifier(identity(3, 5, 3))
+    rest.fit(x[:, 1:], y[:, 1:], coverage=0.5, verbose=0)
+    assert ignoring.threshold == rest.threshold
+    assert ignoring.record == rest.record
+
+
+@pytest.mark.parametrize(
+    ("model", "labels", "match"),
+    [
+        (identity(1, activation="sigmoid"), [-1, 1] * 50, "0 or 1"),
+        (identity(1, activation="sigmoid"), [0, 2] * 50, "0 or 1"),
+        (identity(1, activation="sigmoid"), [0.0, 0.5] * 50, "not soft labels"),
+        (identity(1, activation="relu6"), [0, 1] * 50, "its last operation is no"),
+        (identity(2), [0, 1.7] * 50, "whole class indices"),
+        (identity(2), [0, math.nan] * 50, "whole class indices"),
+        (identity(2, activation="sigmoid"), [0, 1] * 50, "multi_label=True"),
+    ],
+)
+def test_bad_input_is_refused(model, labels, match):
+    x = np.random.default_rng(0).uniform(size=(100, model.input_shape[-1]))
+    with pytest.raises(ValueError, match=match):
+        SelectiveClassifier(model).fit(x, np.array(labels), coverage=0.5, verbose=0)
+
+
+def test_data_set_of_the_backend():
+    model, _ = token_model()
+    x, y = tokens(64)
+    weight = np.random.default_rng(0).integers(0, 2, y.shape).astype("float32")
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        data = tf.data.Dataset.from_tensor_slices((x, y, weight)).batch(10)
+    elif BACKEND == "torch":
+        import torch
+
+        parts = [torch.from_numpy(part) for part in (x, y, weight)]
+        data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*parts), 10)
+    else:
+        data = [
+            tuple(ops.convert_to_tensor(part[i : i + 10]) for part in (x, y, weight))
+            for i in range(0, 64, 10)
+        ]
+    expected = SelectiveClassifier(model)
+    expected.fit(x, y, coverage=0.5, sample_weight=weight, verbose=0)
+    classifier = SelectiveClassifier(model).fit(data, coverage=0.5, verbose=0)
+    assert classifier.threshold == expected.threshold
+    assert classifier.record == expected.record
