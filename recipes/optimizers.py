@@ -1,4 +1,4 @@
-"""Stochastic gradient descent as the paper's code, written for PyTorch, does it."""
+"""Stochastic gradient descent with PyTorch's arithmetic, as in the paper's code."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ Tensor = Any
 
 @keras.saving.register_keras_serializable(package="keras_selcal_recipes")
 class L2SGD(keras.optimizers.Optimizer):
-    """SGD with momentum, its weight decay an ℓ2 term of the gradient.
+    """SGD with momentum and weight decay as an ℓ2 term of the gradient.
 
     Formula:
 
@@ -20,25 +20,25 @@ class L2SGD(keras.optimizers.Optimizer):
     w ← w − η·v
     ```
 
-    This is `torch.optim.SGD(lr=η, momentum=μ, weight_decay=λ)`. Two things set it apart
-    from `keras.optimizers.SGD`, whose `weight_decay` shrinks the weights by η·λ beside
-    the momentum (so that the effective decay is 1/(1 − μ) times weaker), and whose
-    velocity holds η·g (so that after a drop of η, old gradients still count with the
-    old η). As in PyTorch, every trainable variable decays: biases and the scales of
-    batch normalisation too.
+    This is `torch.optim.SGD(lr=η, momentum=μ, weight_decay=λ)`. `keras.optimizers.SGD`
+    differs in two ways. Its `weight_decay` shrinks the weights by η·λ outside of the
+    momentum, which makes the effective decay 1/(1 − μ) times weaker. Its velocity
+    holds η·g, so that old gradients keep the old η after η is lowered. As in PyTorch,
+    every trainable variable decays, including biases and the scales of batch
+    normalisation.
 
     Args:
         learning_rate: η, a float or a schedule.
         momentum: μ in [0, 1).
         l2: λ of at least 0.
-        name: of the optimizer.
+        name: name of the optimizer.
         **kwargs: further arguments of `keras.optimizers.Optimizer`.
 
     Example:
     >>> import keras
     >>> w = keras.Variable([1.0])
     >>> L2SGD(learning_rate=0.1, l2=0.5).apply([keras.ops.ones(1)], [w])
-    >>> round(float(w[0]), 4)
+    >>> print(round(float(keras.ops.convert_to_numpy(w)[0]), 4))
     0.85
     """
 
@@ -55,7 +55,7 @@ class L2SGD(keras.optimizers.Optimizer):
         self.l2 = l2
 
     def build(self, variables: list[Any]) -> None:
-        """Makes a velocity for each variable."""
+        """Creates a velocity for each variable."""
         if self.built:
             return
         super().build(variables)

@@ -1,4 +1,4 @@
-"""The report page of some runs: `python -m recipes report RUNS -o report.html`."""
+"""The report on runs: `python -m recipes report RUNS -o report.html`."""
 
 import os
 from collections.abc import Sequence
@@ -20,19 +20,19 @@ def write_report(
     data_dir: str | None = None,
     resamples: int = 1000,
 ) -> Path:
-    """Writes one page on the logits of runs, and returns its path.
+    """Writes an HTML report on the logits of runs, and returns its path.
 
-    The first run is what the others are compared with; all must be of one data set.
-    Mistakes are shown as images where the data is at hand: always for digits, by
-    `data_dir` for the others.
+    The other runs are compared with the first; all must have the same data. Mistakes
+    are shown as images if the data is available: always for digits, and by `data_dir`
+    for other data sets.
 
     Args:
-        run_paths: folders of runs, or folders of folders of runs.
-        output: the page.
+        run_paths: folders of runs, or folders that contain them.
+        output: path of the report.
         split: `"test"` or `"val"`.
-        title: of the page; None for one by the run's name.
-        data_dir: where the runs' data is, as in training.
-        resamples: of the bootstrap.
+        title: title of the report. Defaults to the name of the first run.
+        data_dir: path of the data, as in training.
+        resamples: number of bootstrap resamples.
     """
     runs = runs_in(run_paths)
     reports = []
@@ -44,7 +44,9 @@ def write_report(
             )
         )
         if reports[0].num_samples != len(labels):
-            raise RunError(f"{run.name} and {runs[0].name} are of other {split} data.")
+            raise RunError(
+                f"{run.name} and {runs[0].name} have different {split} data."
+            )
     config = runs[0].config()
     try:
         images = _images(config, split, data_dir)
@@ -60,7 +62,7 @@ def write_report(
 
 
 def _images(config: dict[str, Any], split: str, data_dir: str | None) -> Any:
-    """Returns the images that a run was evaluated on, or None without them."""
+    """Returns the images that a run was evaluated on, or None if they are missing."""
     if data_dir is None and config["dataset"] != "digits":
         return None
     noise = config["label_noise"]
@@ -72,5 +74,5 @@ def _images(config: dict[str, Any], split: str, data_dir: str | None) -> Any:
     )
     samples = dataset.test if split == "test" else dataset.val
     if split_digest(samples) != config["data"][split]:
-        raise RunError(f"the run has other {split} data than {data_dir} holds.")
+        raise RunError(f"the {split} data of the run is not that of {data_dir}.")
     return samples.x

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 import keras_selcal
+import recipes
 
 MODULES = [
     module.name
-    for module in pkgutil.walk_packages(keras_selcal.__path__, "keras_selcal.")
+    for package in (keras_selcal, recipes)
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
 ]
 README = Path(__file__).parents[1] / "README.md"
 

@@ -1,4 +1,4 @@
-"""The paper's published figures, and its tables made anew from runs.
+"""The paper's published numbers, and its tables and figures made from runs.
 
 Zhou et al., *Revisiting Reweighted Risk for Calibration: AURC, Focal and Inverse Focal
 Loss*.

@@ -1,9 +1,9 @@
-"""What the paper has published, number by number.
+"""The numbers that the paper prints.
 
-`tables.csv` has a line for every number of the paper's three tables of results, as it
-is printed there: accuracies and calibration errors × 10², means over three seeds.
+`tables.csv` has a line for every number in the paper's three tables of results, as
+printed: accuracies and calibration errors × 10², as means over three seeds.
 
-| column  | what                                                                   |
+| column  | meaning                                                                |
 |---------|------------------------------------------------------------------------|
 | table   | the paper's label: combined_acc_ece, cwece_ts_split or ece_a_ts_split  |
 | dataset | cifar10, cifar100 or tiny-imagenet                                     |
@@ -11,12 +11,12 @@ is printed there: accuracies and calibration errors × 10², means over three se
 | posthoc | none, ts, metamis or metaacc                                           |
 | metric  | accuracy, ece, adaptive_ece, cwece or temperature                      |
 | loss    | a name of `recipes.losses`                                             |
-| value   | the number, with the digits that are printed                           |
-| bold    | 1 where it is printed in bold                                          |
+| value   | the number, with the digits that the paper prints                      |
+| bold    | 1 if the paper prints it in bold                                       |
 
-`reliability.csv` has the bars of fig:rc_ece, PreResNet56 on CIFAR-10 in 10 bins: the
-accuracy of each bin, its mean confidence, and the ECE that is printed in the diagram.
-Bins without samples are drawn at their middle.
+`reliability.csv` has the bars of fig:rc_ece, for PreResNet56 on CIFAR-10 in 10 bins:
+the accuracy and mean confidence of each bin, and the ECE that the diagram prints. In
+bins without samples, accuracy and confidence are the middle of the bin.
 """
 
 import csv
@@ -29,7 +29,7 @@ _FOLDER = Path(__file__).parent
 
 
 class Key(NamedTuple):
-    """Which number it is."""
+    """Identifies a number by its place in the tables."""
 
     table: str
     dataset: str

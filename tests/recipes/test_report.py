@@ -1,4 +1,4 @@
-"""The page of some runs."""
+"""The report on runs."""
 
 import pytest
 
@@ -6,6 +6,8 @@ from recipes import data
 from recipes.cli import main
 from recipes.runs import Predictions, Run
 from recipes.training import split_digest
+
+pytestmark = pytest.mark.backend_free
 
 NAMES = ["<cat>", "dog", "cow"]
 
@@ -36,7 +38,7 @@ def runs(rng, tmp_path):
     return tmp_path
 
 
-def test_page_of_runs(runs, capsys):
+def test_the_report_compares_runs_with_the_first(runs, capsys):
     output = runs / "report.html"
     assert (
         main(["report", str(runs / "runs"), "-o", str(output), "--title", "A & B"]) == 0
@@ -50,7 +52,7 @@ def test_page_of_runs(runs, capsys):
     assert "data:image/png" not in page
 
 
-def test_mistakes_are_images_of_the_same_data(rng, tmp_path, capsys):
+def test_mistakes_are_shown_as_images_if_the_data_is_the_same(rng, tmp_path, capsys):
     digits = data.load("digits")
     logits = rng.normal(size=(len(digits.test), 10))
     of_data = {
@@ -64,14 +66,14 @@ def test_mistakes_are_images_of_the_same_data(rng, tmp_path, capsys):
     assert main(["report", str(tmp_path / "run"), "-o", str(page)]) == 0
     assert page.read_text("utf-8").count("data:image/png") > 5
     assert main(["report", str(tmp_path / "run"), "--split", "val"]) == 1
-    assert "has other val data" in capsys.readouterr().err
+    assert "the val data of the run is not that of" in capsys.readouterr().err
 
 
-def test_runs_that_cannot_be_reported(runs, capsys):
+def test_runs_that_cannot_be_reported_end_in_one_line(runs, capsys):
     (runs / "begun").mkdir()
     (runs / "begun" / "config.json").write_text("{}")
     for folders, told in (
-        (["runs/a", "other"], "other and a are of other test data"),
+        (["runs/a", "other"], "other and a have different test data"),
         (["nowhere"], "there is no run"),
         (["begun"], "is not finished"),
     ):

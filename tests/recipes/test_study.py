@@ -7,13 +7,13 @@ import pytest
 import tiny_run
 
 from keras_selcal import TemperatureScaling, functional
-from recipes import cli, engines, models, study
+from recipes import cli, engines, models, study, study_plan, study_tables
 from recipes.runs import RunError
 
 
 def test_every_experiment_is_a_command_of_its_own():
     names, settings = set(), set()
-    for one in study.experiments():
+    for one in study_plan.experiments():
         parser = cli._parser()
         task, _ = cli.task_of(parser.parse_args(["train", *one.arguments]))
         names.add(one.name)
@@ -31,14 +31,17 @@ def test_every_experiment_is_a_command_of_its_own():
             assert (4 * first, 2 * last) == (task.settings.epochs,) * 2
         # The last epoch counts: validation loss has no choice.
         assert task.settings.validate_every == task.settings.epochs
-    count = len(list(study.experiments()))
+    count = len(list(study_plan.experiments()))
     assert len(names) == len(settings) == count
 
 
-def test_figures_of_a_run(tmp_path, monkeypatch):
+def test_finished_runs_are_measured_and_missing_ones_started(tmp_path, monkeypatch):
     """What is finished is measured, what is not is started, and may fail."""
     monkeypatch.setattr(models, "build", tiny_run.build)
-    done, wrong = study.Experiment("scratch", "au"), study.Experiment("scratch", "xe")
+    done, wrong = (
+        study_plan.Experiment("scratch", "au"),
+        study_plan.Experiment("scratch", "xe"),
+    )
     run = tiny_run.train(tmp_path / done.name, epochs=2)
 
     def run_all(jobs, engine, *, at_once, report):
@@ -56,7 +59,7 @@ def test_figures_of_a_run(tmp_path, monkeypatch):
     monkeypatch.setattr(engines, "run_all", run_all)
     with pytest.raises(RunError, match="1 runs failed"):
         study.run_study(tmp_path, data_dir="DATA", jobs=2)
-    ((experiment, found),) = study.read_results(tmp_path / "results.csv")
+    ((experiment, found),) = study_tables.read_results(tmp_path / "results.csv")
     assert experiment == done
     assert "## scratch" in (tmp_path / "tables.md").read_text(encoding="utf-8")
     logits, labels = run.predictions("test")
@@ -71,23 +74,27 @@ def test_figures_of_a_run(tmp_path, monkeypatch):
 
 
 def results(value=lambda one: 10.0 + one.seed):
-    names = ("accuracy", *study._SCALED, *(f"{n}_ts" for n in study._SCALED))
+    names = (
+        "accuracy",
+        *study_tables.SCALED,
+        *(f"{n}_ts" for n in study_tables.SCALED),
+    )
     names += ("temperature", "training_accuracy", "seconds")
     return [
-        study.Result(one, dict.fromkeys(names, value(one)))
-        for one in study.experiments()
+        study_tables.StudyResult(one, dict.fromkeys(names, value(one)))
+        for one in study_plan.experiments()
     ]
 
 
 def test_results_come_back_from_their_file(tmp_path):
     made = results(lambda one: 10.0 + one.smoothing)
-    study.write_results(made, tmp_path / "results.csv")
-    assert study.read_results(tmp_path / "results.csv") == made
+    study_tables.write_results(made, tmp_path / "results.csv")
+    assert study_tables.read_results(tmp_path / "results.csv") == made
 
 
-def test_cells_of_the_tables():
+def test_cells_are_means_over_seeds_and_empty_without_runs():
     made = results()
-    tables = study.tables(made)
+    tables = study_tables.tables(made)
     # Seeds 0, 1, 2: mean 11, standard deviation 1.
     assert tables["scratch"].count("11.00 ±1.00") == 7 * 9
     assert tables["csf"].count("| 3 ") == 3
@@ -97,18 +104,21 @@ def test_cells_of_the_tables():
         r._replace(values={**r.values, "ece": 77.7}) if r.experiment == high else r
         for r in made
     ]
-    assert "| 0 | 10.0 | 10.0 | 10.0 | 77.7 | 10.0 |" in study.tables(changed)["ece"]
+    assert (
+        "| 0 | 10.0 | 10.0 | 10.0 | 77.7 | 10.0 |"
+        in study_tables.tables(changed)["ece"]
+    )
     rows = tables["choices_digits"].splitlines()
     assert rows[2].startswith("| XE | **11.00 ±1.00** | ")
     assert rows[3].startswith("| ν = 0.1, w = 0 (default) | ")
     assert rows[-1].startswith("| ν = 0.1, w = 0.3, rising | ")
-    assert len(rows) == 3 + len(study.CHOICES)
+    assert len(rows) == 3 + len(study_plan.CHOICES)
     # A missing run leaves its cell empty.
     fewer = [r for r in made if r.experiment != high]
-    assert "| 0 | 10.0 | 10.0 | 10.0 |  | 10.0 |" in study.tables(fewer)["ece"]
+    assert "| 0 | 10.0 | 10.0 | 10.0 |  | 10.0 |" in study_tables.tables(fewer)["ece"]
 
 
-def test_new_results_join_those_of_the_page(tmp_path, monkeypatch):
+def test_new_results_replace_and_join_those_of_the_page(tmp_path, monkeypatch):
     first, second, *_ = results()
     for name, text in (
         ("PAGE", "<!-- table scratch -->x<!-- end -->"),
@@ -116,14 +126,14 @@ def test_new_results_join_those_of_the_page(tmp_path, monkeypatch):
     ):
         monkeypatch.setattr(study, name, tmp_path / name)
         (tmp_path / name).write_text(text)
-    study.write_results([first, second], study.RESULTS)
+    study_tables.write_results([first, second], study.RESULTS)
     changed = first._replace(values={**first.values, "ece": 77.7})
     study._update_page([changed])
-    assert study.read_results(study.RESULTS) == [changed, second]
+    assert study_tables.read_results(study.RESULTS) == [changed, second]
     assert "| ECE ↓ | 77.70 | **10.00** |" in study.PAGE.read_text(encoding="utf-8")
 
 
 def test_the_page_has_the_tables_of_the_results():
     page = study.PAGE.read_text(encoding="utf-8")
-    assert study.with_tables(page, study.read_results()) == page
-    assert set(study.tables(results())) == set(study.tables_in(page))
+    assert study_tables.with_tables(page, study_tables.read_results()) == page
+    assert set(study_tables.tables(results())) == set(study_tables.tables_in(page))
