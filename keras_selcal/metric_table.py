@@ -76,10 +76,8 @@ class MetricRow:
         return float(self.function(y_true, y_pred, **options))
 
 
-def _accuracy(
-    y_true: Any, y_pred: Any, from_logits: bool = False, sample_weight: Any = None
-) -> float:
-    samples = Samples.of(y_true, y_pred, from_logits, sample_weight)
+def _accuracy(y_true: Any, y_pred: Any, **options: Any) -> float:
+    samples = Samples.given(y_true, y_pred, **options)
     # NaN has no predicted class.
     return samples.mean(np.where(np.isnan(samples.confidence), np.nan, samples.correct))
 
@@ -129,12 +127,23 @@ _ROWS = (
         options=_BINS,
     ),
     MetricRow(
+        "positive_ece",
+        partial(functional.ece, kind="positive"),
+        partial(metrics.ExpectedCalibrationError, kind="positive"),
+        "Positive-class ECE",
+        "positive-class ECE",
+        "Gap between the probability of class 1 and its frequency, averaged over "
+        "{num_bins} bins of equal width.",
+        "points",
+        options=_BINS,
+    ),
+    MetricRow(
         "adaptive_ece",
         partial(functional.ece, binning="adaptive"),
         partial(metrics.ExpectedCalibrationError, binning="adaptive"),
         "Adaptive ECE",
         "adaptive ECE",
-        "The same over {num_bins} bins that hold equally many samples.",
+        "ECE over {num_bins} bins that hold equally many samples.",
         "points",
         options=_BINS,
     ),
@@ -144,7 +153,7 @@ _ROWS = (
         metrics.ClasswiseCalibrationError,
         "Class-wise calibration error",
         "cwECE",
-        "The same for the probability of each class, averaged over the classes.",
+        "Calibration error of each class’s probability, averaged over the classes.",
         "points",
         options=_BINS,
     ),
@@ -154,7 +163,7 @@ _ROWS = (
         None,
         "Smooth ECE",
         "smooth ECE",
-        "The same with a kernel instead of bins.",
+        "ECE with a kernel instead of bins.",
         "points",
     ),
     MetricRow(

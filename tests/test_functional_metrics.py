@@ -544,3 +544,33 @@ def test_bad_arguments_are_named(call, message):
     y, p = data(10, 3)
     with pytest.raises(ValueError, match=message):
         call(y, p)
+
+
+class _Foreign:
+    """A tensor of PyTorch, as far as NumPy can see, on a backend without PyTorch."""
+
+    itemsize = 2
+
+    def __init__(self, array):
+        self._array, self._plain = np.asarray(array), False
+
+    def detach(self):
+        return self
+
+    cpu = detach
+
+    def is_floating_point(self):
+        return True
+
+    def float(self):
+        self._plain = True
+        return self
+
+    def __array__(self, dtype=None, copy=None):
+        assert self._plain, "NumPy does not know bfloat16, and takes no gradient"
+        return self._array.astype(dtype or self._array.dtype)
+
+
+def test_tensors_of_another_framework_may_have_gradients_and_half_precision():
+    p = [[0.9, 0.1], [0.2, 0.8]]
+    assert F.ece([0, 1], _Foreign(p)) == F.ece([0, 1], np.array(p))

@@ -347,6 +347,61 @@ def test_gaps_without_shares_have_no_ece():
     assert axes[1].get_title() == "theirs"
 
 
+SPAM = 1 / (1 + np.exp(-LOGITS[:, 0] / 2))
+IS_SPAM = (np.random.default_rng(2).random(N) < SPAM**2).astype(int)
+
+
+@pytest.mark.parametrize("binning", ["uniform", "adaptive"])
+def test_positive_class_diagram_is_the_calibration_curve_of_scikit_learn(binning, ax):
+    from sklearn.calibration import calibration_curve
+
+    plots.reliability_diagram(
+        IS_SPAM, SPAM, num_bins=5, binning=binning, kind="positive", ax=ax
+    )
+    strategy = "uniform" if binning == "uniform" else "quantile"
+    frequency, mean = calibration_curve(IS_SPAM, SPAM, n_bins=5, strategy=strategy)
+    drawn = [bar.get_height() for bar in bars(ax, "frequency in the bin")]
+    # N = 300 is a multiple of 5, and no two samples tie.
+    np.testing.assert_allclose(drawn, frequency)
+    np.testing.assert_allclose(marks(ax, "mean probability")[:, 0, 1], mean)
+    assert "positive class" in ax.get_xlabel()
+
+
+def test_titles_of_two_classes_name_both_errors():
+    errors = {
+        "top_label": functional.ece(IS_SPAM, SPAM),
+        "positive": functional.ece(IS_SPAM, SPAM, kind="positive"),
+    }
+    for kind in errors:
+        ax = plots.reliability_diagram(IS_SPAM, SPAM[:, None], kind=kind)
+        assert ax.get_title() == (
+            f"top-label ECE = {errors['top_label']:.3g}, "
+            f"positive-class ECE = {errors['positive']:.3g}"
+        )
+
+
+def test_multi_label_diagrams_pool_the_labels(ax):
+    p = 1 / (1 + np.exp(-LOGITS))
+    y = (p > 0.6).astype(int)
+    plots.reliability_diagram(y, p, multi_label=True, kind="positive", ax=ax)
+    pooled = plots.reliability_diagram(y.ravel(), p.ravel(), kind="positive")
+    for one, two in zip(
+        *(bars(a, "frequency in the bin") for a in (ax, pooled)), strict=True
+    ):
+        assert one.get_bbox().bounds == two.get_bbox().bounds
+    ax = plots.risk_coverage_curve(y, p, multi_label=True)
+    curve = functional.risk_coverage_curve(y.ravel(), p.ravel())
+    np.testing.assert_array_equal(line(ax, "this model").get_ydata(), curve.risk)
+
+
+def test_decision_threshold_decides_what_is_correct():
+    wrong = (SPAM > 0.2) != IS_SPAM
+    ax = plots.risk_coverage_curve(IS_SPAM, SPAM, decision_threshold=0.2)
+    np.testing.assert_allclose(line(ax, "random").get_ydata(), wrong.mean())
+    ax = plots.confidence_histogram(IS_SPAM, SPAM, decision_threshold=0.2)
+    assert f"wrong predictions ({100 * wrong.mean():.3g} %)" in legend(ax)[1]
+
+
 # Risk-coverage curve
 
 
@@ -668,6 +723,9 @@ BAD = [
         lambda: plots.reliability_diagram(Y, PROBABILITIES, confidence_level=1.0),
         "confidence_level",
     ),
+    (lambda: plots.reliability_diagram(Y, PROBABILITIES, kind="positive"), "kind"),
+    (lambda: plots.reliability_diagram(Y, PROBABILITIES, kind="both"), "kind"),
+    (lambda: plots.reliability_diagram(Y, LOGITS), "y_pred"),
     (lambda: plots.reliability_diagram(Y, NAN), "y_pred"),
     (lambda: plots.reliability_diagram(Y, {}), "y_pred"),
     (lambda: plots.reliability_diagram(Y + K, PROBABILITIES), "y_true"),

@@ -31,11 +31,16 @@ def accuracy(y, p, from_logits=False, sample_weight=None):
 def reference(y, p, csf="msp", num_bins=15, **options):
     """Every metric by its public function."""
     bins, ranked = {**options, "num_bins": num_bins}, {**options, "csf": csf}
+    two = p.ndim == 1 or p.shape[-1] == 2
+    kinds = (
+        {"positive_ece": functional.ece(y, p, kind="positive", **bins)} if two else {}
+    )
     return {
         "accuracy": accuracy(y, p, **options),
         "nll": functional.nll(y, p, **options),
         "brier": functional.brier(y, p, **options),
         "ece": functional.ece(y, p, **bins),
+        **kinds,
         "adaptive_ece": functional.ece(y, p, binning="adaptive", **bins),
         "cwece": functional.cwece(y, p, **bins),
         "smooth_ece": functional.smooth_ece(y, p, **options),
@@ -149,6 +154,138 @@ def test_a_resample_is_the_samples_drawn(drawing):
     got = resampled(y, p, num_bins=4).metrics(np.bincount(index, minlength=n)[None])
     want = reference(y[index], p[index], num_bins=4)
     assert_same({key: value[0] for key, value in got.items()}, want)
+
+
+def binary(rng, n=120):
+    """Labels and probabilities of one sigmoid unit, not quite calibrated."""
+    z = 2 * rng.normal(size=n)
+    return (rng.random(n) < 1 / (1 + np.exp(-z / 2))).astype(int), 1 / (1 + np.exp(-z))
+
+
+@pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
+@pytest.mark.parametrize("threshold", [0.5, 0.3])
+def test_one_sigmoid_unit_equals_two_columns(rng, shape, threshold):
+    y, p = binary(rng)
+    options = {"bootstrap": 10, "decision_threshold": threshold}
+    two = CalibrationReport(y, np.stack([1 - p, p], -1), **options)
+    assert CalibrationReport(y, p.reshape(shape), **options) == two
+    assert CalibrationReport(y.astype(bool), p, **options) == two
+    z = np.log(p / (1 - p)).reshape(shape)
+    logits = CalibrationReport(y, z, from_logits=True, **options)
+    for name, interval in logits.items():
+        np.testing.assert_allclose(interval, two[name], 1e-6, 1e-7, err_msg=name)
+
+
+def test_probability_that_rounding_puts_above_1_is_certain():
+    report = CalibrationReport([1, 0], np.array([1.00001, 0.25]), bootstrap=0)
+    assert report["nll"].value == pytest.approx(-np.log(0.75) / 2, abs=1e-4)
+
+
+def test_two_classes_have_two_calibration_errors(rng):
+    y, p = binary(rng)
+    report = CalibrationReport(y, p, bootstrap=0, num_bins=5)
+    index = np.ceil(p * 5) - 1
+    gaps = [abs(np.sum((p - y)[index == b])) for b in range(5)]
+    assert report["positive_ece"].value == pytest.approx(np.sum(gaps) / len(p))
+    confidence, right = np.maximum(p, 1 - p), (p > 0.5) == y
+    index = np.ceil(confidence * 5) - 1
+    gaps = [abs(np.sum((confidence - right)[index == b])) for b in range(5)]
+    assert report["ece"].value == pytest.approx(np.sum(gaps) / len(p))
+    assert report.rows["ece"].title == "Top-label ECE (ECE)"
+    three = CalibrationReport([0, 1], np.eye(3)[:2], bootstrap=0)
+    assert "positive_ece" not in three
+
+
+def test_decision_threshold_decides_what_is_correct(rng):
+    y, p = binary(rng)
+    report = CalibrationReport(y, p, bootstrap=0, decision_threshold=0.2)
+    assert report["accuracy"].value == np.mean((p > 0.2) == y)
+    plain = CalibrationReport(y, p, bootstrap=0)
+    assert report["positive_ece"].value == plain["positive_ece"].value
+    assert report["risk_at_coverage_0.8"] != plain["risk_at_coverage_0.8"]
+
+
+def multi_label(rng, n=60, k=4):
+    p = rng.random((n, k))
+    return (rng.random((n, k)) < p**1.5).astype(int), p
+
+
+def test_multi_label_metrics_pool_the_labels_and_average_over_them(rng):
+    y, p = multi_label(rng)
+    report = CalibrationReport(y, p, multi_label=True, bootstrap=0)
+    pooled = CalibrationReport(y.ravel(), p.ravel(), bootstrap=0)
+    for name in set(report) - {"cwece"}:
+        assert report[name] == pooled[name]
+    errors = [functional.ece(y[:, c], p[:, c], kind="positive") for c in range(4)]
+    assert report["cwece"].value == pytest.approx(np.mean(errors))
+    found = report.per_label()
+    assert list(found) == [0, 1, 2, 3]
+    for c, values in found.items():
+        assert values == pytest.approx(
+            {
+                "frequency": y[:, c].mean(),
+                "mean": p[:, c].mean(),
+                "accuracy": np.mean((p[:, c] > 0.5) == y[:, c]),
+                "positive_ece": errors[c],
+            }
+        )
+    assert (report.num_samples, report.num_classes) == (60, 4)
+    assert "4 labels, the largest error first" in str(report)
+    assert report.to_dict()["labels"][2] == found[2]
+
+
+def test_multi_label_resamples_draw_samples_with_all_labels(rng):
+    y, p = multi_label(rng)
+    options = {"multi_label": True, "seed": 3, "bootstrap": 30}
+    report = CalibrationReport(y, p, **options)
+    drawn = np.concatenate(list(bootstraps.resample_counts(60, 30, seed=3)))
+    for name, metric in (("ece", pooled_ece), ("cwece", functional.cwece)):
+        values = [metric(y, p, multi_label=True, sample_weight=w) for w in drawn]
+        np.testing.assert_allclose(report.replicates[name], values, 1e-9)
+
+
+def pooled_ece(y, p, **options):
+    return functional.ece(y, p, pooled=True, **options)
+
+
+def test_multi_label_leaves_out_ignored_labels(rng):
+    y, p = multi_label(rng)
+    y[3, 1] = y[7] = -1
+    options = {"multi_label": True, "bootstrap": 10}
+    report = CalibrationReport(y, p, ignore_class=-1, **options)
+    kept = y.ravel() >= 0
+    pooled = CalibrationReport(y.ravel()[kept], p.ravel()[kept], bootstrap=0)
+    assert report["nll"].value == pooled["nll"].value
+    assert report.num_samples == 59
+    assert np.array_equal(np.unique(report.index), np.delete(np.arange(60), 7))
+
+
+def test_ignored_class_of_pixels(rng):
+    y, p, _ = data(rng, 24, 3, "float32")
+    y[5] = 255
+    report = CalibrationReport(
+        y.reshape(2, 12), p.reshape(2, 12, 3), ignore_class=255, bootstrap=0
+    )
+    assert report == CalibrationReport(np.delete(y, 5), np.delete(p, 5, 0), bootstrap=0)
+    assert report.num_given == 24
+    assert 5 not in report.index
+
+
+@pytest.mark.parametrize(
+    ("y_true", "y_pred", "told"),
+    [
+        ([0, 1], [[2.0, -1.0], [0.5, 3.0]], "from_logits=True"),
+        ([0, 1], [5.0, -3.0], "`y_pred` must be"),
+        ([-1, 1], [0.2, 0.7], "0 or 1"),
+        ([0, 2], [0.2, 0.7], "0 or 1"),
+        ([[1, 1, 0]], [[0.2, 0.3, 0.5]], "multi_label=True"),
+        ([0, 3], np.eye(3)[:2], "ignore_class"),
+        ([0, 1.7], np.eye(3)[:2], "whole class indices"),
+    ],
+)
+def test_bad_data_is_refused_with_a_remedy(y_true, y_pred, told):
+    with pytest.raises(ValueError, match=told):
+        CalibrationReport(y_true, y_pred)
 
 
 def test_counts_are_multinomial_and_blocks_do_not_matter(monkeypatch):

@@ -337,6 +337,66 @@ def test_page_has_the_figures_of_the_report(rng, tmp_path):
         assert re.search(rf"{name}[^✓✗]*✗ worse", table)
 
 
+def sigmoid_unit(rng, n=300):
+    z = 2 * rng.normal(size=n)
+    return (rng.random(n) < 1 / (1 + np.exp(-z / 2))).astype(int), 1 / (1 + np.exp(-z))
+
+
+def test_page_of_one_sigmoid_unit_shows_both_calibration_errors(rng, tmp_path):
+    y, p = sigmoid_unit(rng)
+    options = {"bootstrap": 20, "decision_threshold": 0.3}
+    one = CalibrationReport(y, p, **options)
+    two = CalibrationReport(y, p**2 / (p**2 + (1 - p) ** 2), **options)
+    for others, number in (((), 1), ((two,), 2)):
+        page = page_of(one, tmp_path, others=others, class_names=["ham", "spam"])
+        text = page.text.replace("\xa0", " ")
+        for name in ("ece", "positive_ece"):
+            error = f"{one.rows[name].title}: {100 * one[name].value:.2f} pts"
+            assert error in text
+        titles = [
+            x
+            for x in page.having("aria-labelledby")
+            if x.startswith("reliability-") and "-title" in x
+        ]
+        assert len(titles) == 2 * number
+        assert "decision threshold 0.3" in text
+        assert "True class ham" in text or "spam ham" in text
+
+
+def test_page_of_several_labels_has_a_row_and_a_diagram_for_each(rng, tmp_path):
+    p = rng.random((200, 3))
+    y = (rng.random((200, 3)) < p ** [1, 2, 4]).astype(int)
+    report = CalibrationReport(y, p, multi_label=True, bootstrap=20)
+    names = ["joy", "<love>", "fear"]
+    page = page_of(report, tmp_path, class_names=names)
+    text = page.text.replace("\xa0", " ")
+    assert "200 samples, 3 labels" in text
+    assert "600 decisions about 3 labels" in text
+    section = text[text.index("3 labels, the largest error") :]
+    found = report.per_label()
+    worst = sorted(found, key=lambda c: -found[c]["positive_ece"])
+    shown = [section.index(f" {names[c]} ") for c in worst]
+    assert shown == sorted(shown)
+    for c in worst:
+        row = " ".join(
+            [
+                names[c],
+                *(f"{100 * found[c][x]:.1f} %" for x in list(found[c])[:3]),
+                f"{100 * found[c]['positive_ece']:.2f} pts",
+            ]
+        )
+        assert row in re.sub(" +", " ", section)
+    titles = " ".join(page.having("aria-labelledby"))
+    assert all(f"label-0-{c}-title" in titles for c in range(3))
+    wrong = np.flatnonzero(((p > 0.5) != y).ravel())
+    surest = wrong[np.argmax(np.abs(p.ravel()[wrong] - 0.5))]
+    answer = ("no, but it is true", "yes, but it is not true")
+    mistake = (
+        f" {surest // 3} {names[surest % 3]} {answer[int(p.ravel()[surest] > 0.5)]}"
+    )
+    assert mistake in re.sub(" +", " ", text)
+
+
 def test_no_resamples_no_intervals(rng, tmp_path):
     y, p = classifier(rng, 60)
     one, two = (CalibrationReport(y, x, bootstrap=0) for x in (p, sharpened(p)))

@@ -38,14 +38,17 @@ _MOST_COUNTS = 2**17
 _FEW_SUMS = 100
 
 
-def resample_counts(n: int, num_resamples: int, seed: int) -> Iterator[Array]:
+def resample_counts(
+    n: int, num_resamples: int, seed: int, num_labels: int = 1
+) -> Iterator[Array]:
     """Yields how often each of n samples is drawn, in blocks of resamples, (rows, n).
 
     Each resample draws n times with replacement. The same arguments give the same
-    counts, so that two models on the same samples can be compared in pairs.
+    counts, so that two models on the same samples can be compared in pairs. Blocks are
+    smaller for samples of several labels.
     """
     rng = np.random.default_rng(seed)
-    step = max(1, _MOST_COUNTS // max(n, 2 * _SMOOTH_STEPS))
+    step = max(1, _MOST_COUNTS // max(n * num_labels, 2 * _SMOOTH_STEPS))
     for start in range(0, num_resamples, step):
         rows = min(step, num_resamples - start)
         drawn = rng.integers(n, size=(rows, n))
@@ -95,7 +98,18 @@ class Resampled:
         ranks = Segments.of(samples.ranks(csf))
         self._by_rank = ranks.merged(self._losses == 0)
         self._by_loss = Segments.of(-self._losses)
-        self._classes = _ClassBins(samples, num_bins)
+        self._positive: tuple[Array, Segments] | None = None
+        if samples.num_classes == 2:
+            p, y = samples.event("positive")
+            self._positive = (
+                p.astype("float64") - y,
+                Segments.of(uniform_bins(p, num_bins)),
+            )
+        self._classes: _ClassBins | _LabelBins
+        if samples.label_index is None:
+            self._classes = _ClassBins(samples, num_bins)
+        else:
+            self._classes = _LabelBins(samples, num_bins)
 
     def metrics(self, drawn: Array) -> dict[str, Array]:
         """Returns each metric of each resample, (rows,).
@@ -124,7 +138,13 @@ class Resampled:
         runs = run_sums(np.cumsum(mass), np.cumsum(height), total, self.num_bins)
         p = np.clip(self.samples.confidence.astype("float64"), 0.0, 1.0)
         residual = count * (p - self.samples.correct) / total[:, None]
+        errors = {}
+        if self._positive is not None:
+            of_positive, by_bin = self._positive
+            sums = by_bin.sums(count * of_positive)
+            errors["positive_ece"] = np.abs(sums).sum(axis=-1) / total
         return {
+            **errors,
             "ece": np.abs(self._by_bin.sums(gap)).sum(axis=-1) / total,
             "adaptive_ece": calibration_norm(*runs, "l1", np),
             "cwece": self._classes.error(count, total),
@@ -197,3 +217,27 @@ class _ClassBins:
             error += np.abs(gap).sum(axis=-1)
         error += np.abs(first).sum(axis=-1)
         return error / (total * first.shape[-1])
+
+
+class _LabelBins:
+    """Uniform bins of the probability of each label of multi-label data."""
+
+    def __init__(self, samples: Samples, num_bins: int) -> None:
+        p, y = samples.event("positive")
+        label = samples.label_index
+        assert label is not None
+        bins = Segments.of(label * num_bins + uniform_bins(p, num_bins))
+        self._gap, self._bins = p.astype("float64") - y, bins
+        self._label = Segments.of(label)
+        # The bins stand label by label.
+        self._starts = Segments.of(label[bins.order][bins.starts]).starts
+
+    def error(self, count: Array, total: Array) -> Array:
+        """Returns the mean error of the labels for each row of counts (rows, n)."""
+        gap = np.abs(self._bins.sums(count * self._gap))
+        of_label = np.add.reduceat(gap, self._starts, axis=-1)
+        mass = self._label.sums(count)
+        # A label without a sample in the resample does not count.
+        drawn = mass > 0
+        error = of_label / np.where(drawn, mass, 1.0)
+        return np.asarray(error.sum(axis=-1) / drawn.sum(axis=-1))

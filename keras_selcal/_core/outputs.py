@@ -237,7 +237,10 @@ def _fits(shape: Shape, target: Shape) -> bool:
 
 def two_columns(x: Any, from_logits: bool, xp: Any) -> Any:
     """Returns (1 − p, p), or (0, z) for logits, in a new last axis."""
-    return xp.stack([xp.zeros_like(x) if from_logits else 1 - x, x], axis=-1)
+    # Rounding may put a probability just above 1; the other one is then 0.
+    zero = xp.zeros_like(x)
+    other = zero if from_logits else xp.where(x > 1, zero, 1 - x)
+    return xp.stack([other, x], axis=-1)
 
 
 def finite_log_p(log_p: Any, xp: Any) -> Any:

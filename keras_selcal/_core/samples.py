@@ -30,9 +30,15 @@ _FEW_CLASSES = 24
 
 def to_numpy(x: Any) -> Array:
     """Returns an array or a tensor of any backend as a NumPy array."""
-    if not isinstance(x, np.ndarray):
-        x = ops.convert_to_numpy(x) if ops.is_tensor(x) else np.asarray(x)
-    return x
+    if isinstance(x, np.ndarray):
+        return x
+    if ops.is_tensor(x):
+        return ops.convert_to_numpy(x)
+    if hasattr(x, "detach"):
+        # A PyTorch tensor on another backend: NumPy takes no gradients or bfloat16.
+        x = x.detach().cpu()
+        x = x.float() if x.is_floating_point() and x.itemsize == 2 else x
+    return np.asarray(x)
 
 
 def to_weight(sample_weight: Any, shape: tuple[int, ...]) -> Array | None:
@@ -73,6 +79,7 @@ class _Rows(NamedTuple):
     num_labels: int
     label_index: Array | None
     threshold: float
+    kept: Array | None
 
 
 def check_values(y_true: Any, y_pred: Any, outputs: Any, sample_weight: Any) -> _Rows:
@@ -98,7 +105,9 @@ def check_values(y_true: Any, y_pred: Any, outputs: Any, sample_weight: Any) -> 
     if outputs.ignore_class is not None:
         kept = (labels if sparse else labels[:, 1]) != outputs.ignore_class
         counts = kept if counts is None else counts & kept
-    if counts is not None and not counts.all():
+    if counts is not None and counts.all():
+        counts = None
+    if counts is not None:
         y_pred, labels = y_pred[counts], labels[counts]
         weight = None if weight is None else weight[counts]
         label_index = None if label_index is None else label_index[counts]
@@ -116,6 +125,7 @@ def check_values(y_true: Any, y_pred: Any, outputs: Any, sample_weight: Any) -> 
         num_labels,
         label_index,
         outputs.decision_threshold,
+        counts,
     )
 
 
@@ -135,6 +145,7 @@ class Samples:
         num_labels: number of labels of multi-label data, or 1.
         label_index: which label a row of multi-label data belongs to, (n,), or None.
         threshold: probability of class 1 above which it is predicted (k = 2).
+        kept: which of the given rows count, (rows,), or None if all do.
     """
 
     y_pred: Array
@@ -145,6 +156,7 @@ class Samples:
     num_labels: int = 1
     label_index: Array | None = None
     threshold: float = 0.5
+    kept: Array | None = None
 
     @classmethod
     def of(
@@ -207,6 +219,7 @@ class Samples:
                 weight=None if self.weight is None else self.weight[rows],
                 num_labels=1,
                 label_index=None,
+                kept=None,
             )
             for rows in np.split(order, np.cumsum(sizes)[:-1])
             if len(rows)
@@ -223,6 +236,16 @@ class Samples:
     @property
     def n(self) -> int:
         return len(self.y_pred)
+
+    @property
+    def num_given(self) -> int:
+        """The number of rows given, those that do not count included."""
+        return self.n if self.kept is None else len(self.kept)
+
+    @property
+    def index(self) -> Array:
+        """The position of each row among those given, (n,)."""
+        return np.arange(self.n) if self.kept is None else np.flatnonzero(self.kept)
 
     @property
     def num_classes(self) -> int:

@@ -79,14 +79,12 @@ def text(name: Any) -> str:
 
 
 def finite_samples(
-    y_true: Any, y_pred: Any, from_logits: bool, sample_weight: Any
+    y_true: Any, y_pred: Any, sample_weight: Any, **outputs: Any
 ) -> Samples:
     """Returns the samples; refuses NaN, which cannot be drawn."""
-    samples = Samples.of(y_true, y_pred, from_logits, sample_weight)
+    samples = Samples.given(y_true, y_pred, sample_weight, **outputs)
     if np.isnan(samples.confidence).any():
         refuse("y_pred", y_pred, "free of NaN")
-    if np.isnan(samples.correct).any():
-        refuse("y_true", y_true, f"class indices in 0 … {samples.num_classes - 1}")
     return samples
 
 

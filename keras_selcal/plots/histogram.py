@@ -18,6 +18,7 @@ def confidence_histogram(
     from_logits: bool = False,
     sample_weight: Any | None = None,
     ax: Any = None,
+    **outputs: Any,
 ) -> Any:
     """Draws the confidence of correct and of wrong predictions.
 
@@ -36,12 +37,15 @@ def confidence_histogram(
 
     Args:
         y_true: class indices (...) or (..., 1), or distributions (..., k).
-        y_pred: probabilities or logits, (..., k).
+        y_pred: probabilities or logits, (..., k); (..., 1) or (n,) for one sigmoid
+            unit.
         csf: the confidence score, as `keras_selcal.csf.get` takes it.
         num_bins: M equal bins of the range that the score can take.
         from_logits: whether `y_pred` holds logits.
         sample_weight: weights of a shape that broadcasts to the samples'.
         ax: an Axes to draw on. None makes a figure.
+        **outputs: `multi_label`, `ignore_class`, `axis`, `decision_threshold`, as in
+            `keras_selcal.metrics.ClassificationMetric`.
 
     Returns:
         The Axes.
@@ -60,7 +64,9 @@ def confidence_histogram(
     """
     num_bins = check_count("num_bins", num_bins)
     score = csfs.get(csf)
-    samples = canvas.finite_samples(y_true, y_pred, from_logits, sample_weight)
+    samples = canvas.finite_samples(
+        y_true, y_pred, sample_weight, from_logits=from_logits, **outputs
+    )
     low, high = score.support(samples.num_classes)
     # Rounding may move a score slightly outside its range.
     scores = np.clip(samples.scores(score), low, high)

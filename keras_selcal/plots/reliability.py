@@ -1,16 +1,46 @@
 """The reliability diagram: accuracy against confidence, with Wilson intervals."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_selcal._core.binning import check_binning
+from keras_selcal._core.binning import check_binning, check_kind
 from keras_selcal._core.reliability import ReliabilityBins, reliability_bins
 from keras_selcal._core.samples import Array
 from keras_selcal._core.validation import check_number, refuse
 from keras_selcal.functional.reliability import ReliabilityCurve
 from keras_selcal.plots import _canvas as canvas
+
+
+class _Words(NamedTuple):
+    """How a kind of diagram names its axes and marks."""
+
+    x: str
+    y: str
+    mean: str
+    frequency: str
+    hint: str = ""
+
+
+_WORDS = {
+    "top_label": _Words(
+        "confidence: probability of the predicted class",
+        "accuracy: share of correct predictions",
+        "mean confidence",
+        "accuracy",
+        "bars below the diagonal: overconfident",
+    ),
+    "positive": _Words(
+        "probability of the positive class",
+        "share of positive samples",
+        "mean probability",
+        "frequency",
+        "bars below the diagonal: probability too high",
+    ),
+}
+_GAPS = _WORDS["top_label"]._replace(x="confidence", y="accuracy", hint="")
+_ECES = {"top_label": "top-label ECE", "positive": "positive-class ECE"}
 
 # The number of samples is drawn below accuracy 0, in a strip of this depth.
 _STRIP = 0.16
@@ -25,10 +55,12 @@ def reliability_diagram(
     *,
     num_bins: int = 15,
     binning: str = "uniform",
+    kind: str = "top_label",
     from_logits: bool = False,
     sample_weight: Any | None = None,
     confidence_level: float | None = 0.95,
     ax: Any = None,
+    **outputs: Any,
 ) -> Any:
     """Draws accuracy against confidence, bin by bin.
 
@@ -36,6 +68,10 @@ def reliability_diagram(
     the accuracy, and a short line the mean confidence. Where bars end below the
     diagonal, the model is overconfident. The strip below 0 shows the number of samples
     in each bin, and the title shows the ECE.
+
+    With kind="positive", for one sigmoid unit, two classes or several labels, the
+    diagram shows the frequency of class 1 against its probability, as scikit-learn's
+    `CalibrationDisplay`. The title then names both errors.
 
     Formula:
 
@@ -47,25 +83,32 @@ def reliability_diagram(
 
     Args:
         y_true: class indices (...) or (..., 1), or distributions (..., k).
-        y_pred: probabilities or logits, (..., k); or a mapping from names to the
-            predictions of several models, which are drawn side by side.
+        y_pred: probabilities or logits, (..., k), or (..., 1) or (n,) for one sigmoid
+            unit; or a mapping from names to the predictions of several models, which
+            are drawn side by side.
         num_bins: M.
         binning: `"uniform"` or `"adaptive"`, as in `functional.reliability_curve`.
+        kind: `"top_label"` or `"positive"`, as in `functional.ece`.
         from_logits: whether `y_pred` holds logits.
         sample_weight: weights of a shape that broadcasts to the samples'. The numbers
             in the strip are then each bin's share of the weight, times n.
         confidence_level: c in (0, 1) of the whiskers; None draws no whiskers.
         ax: an Axes to draw on, or one per model for a mapping. None makes a figure.
+        **outputs: `multi_label`, `ignore_class`, `axis`, `decision_threshold`, as in
+            `keras_selcal.metrics.ClassificationMetric`.
 
     Returns:
         The Axes; for a mapping an array with one Axes per model, in its order.
 
     Example:
     >>> import numpy as np
-    >>> p = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
+    >>> p = np.array([[0.9, 0.1, 0.0], [0.2, 0.8, 0.0], [0.6, 0.4, 0.0]])
     >>> ax = reliability_diagram(np.array([0, 1, 1]), p, num_bins=5)
     >>> ax.get_title()
     'ECE = 0.3'
+    >>> ax = reliability_diagram([0, 1, 1], [0.1, 0.8, 0.4], kind="positive")
+    >>> ax.get_title()
+    'top-label ECE = 0.3, positive-class ECE = 0.3'
 
     References:
     - Niculescu-Mizil & Caruana, [Predicting Good Probabilities With Supervised
@@ -80,31 +123,33 @@ def reliability_diagram(
         check_number(
             "confidence_level", confidence_level, "in (0, 1)", above=0.0, below=1.0
         )
-    bins = {}
+    bins: dict[str, dict[str, ReliabilityBins]] = {}
     for name, predictions in canvas.models(y_pred).items():
-        samples = canvas.finite_samples(y_true, predictions, from_logits, sample_weight)
-        bins[name] = reliability_bins(
-            samples.confidence,
-            samples.correct,
-            samples.counts,
-            num_bins=num_bins,
-            binning=binning,
-            level=confidence_level or 0.95,
+        samples = canvas.finite_samples(
+            y_true, predictions, sample_weight, from_logits=from_logits, **outputs
         )
+        check_kind(kind, samples.num_classes)
+        bins[name] = {
+            one: reliability_bins(
+                *samples.event(one),
+                samples.counts,
+                num_bins=num_bins,
+                binning=binning,
+                level=confidence_level or 0.95,
+            )
+            for one in ("top_label", "positive")[: 2 if samples.num_classes == 2 else 1]
+        }
     drawn_on = canvas.axes(ax, len(bins), size=(5.4, 6.0))
-    ece = "ECE" if binning == "uniform" else "adaptive ECE"
-    for one, (name, of_model) in zip(drawn_on, bins.items(), strict=True):
-        _draw(one, of_model, confidence_level)
+    for one, (name, kinds) in zip(drawn_on, bins.items(), strict=True):
+        _draw(one, kinds[kind], _WORDS[kind], confidence_level)
         # Numbers side by side need broad bins.
-        _draw_counts(one, of_model, num_bins > 15 or binning == "adaptive")
-        _finish(
-            one,
-            name,
-            f"{ece} = {of_model.error:.3g}",
-            "confidence: probability of the predicted class",
-            "accuracy: share of correct predictions",
-            title="bars below the diagonal: overconfident",
-        )
+        _draw_counts(one, kinds[kind], num_bins > 15 or binning == "adaptive")
+        adaptive = "adaptive " if binning == "adaptive" else ""
+        errors = [
+            f"{adaptive}{_ECES[of] if len(kinds) > 1 else 'ECE'} = {b.error:.3g}"
+            for of, b in kinds.items()
+        ]
+        _finish(one, name, ", ".join(errors), _WORDS[kind])
     return np.array(drawn_on) if isinstance(y_pred, Mapping) else drawn_on[0]
 
 
@@ -152,12 +197,12 @@ def reliability_gaps(curves: Any, *, ax: Any = None) -> Any:
         full = ~np.isnan(curve.accuracy)
         left, right = curve.edges[:-1][full], curve.edges[1:][full]
         gap = (curve.confidence - curve.accuracy)[full]
-        _draw_accuracy(one, left, right, curve.accuracy[full])
+        _draw_accuracy(one, left, right, curve.accuracy[full], _GAPS)
         _draw_gaps(one, left, right, curve.accuracy[full], gap)
         share = curve.share[full]
         known = not np.isnan(curve.share).any()
         ece = f"ECE = {np.sum(share * np.abs(gap)):.3g}" if known else ""
-        _finish(one, canvas.text(str(name)), ece, "confidence", "accuracy")
+        _finish(one, canvas.text(name), ece, _GAPS)
         one.set_ylim(bottom=0)
     return np.array(drawn_on) if isinstance(curves, Mapping) else drawn_on[0]
 
@@ -181,7 +226,9 @@ def _draw_gaps(ax: Any, left: Array, right: Array, accuracy: Array, gap: Array) 
         )
 
 
-def _draw_accuracy(ax: Any, left: Array, right: Array, accuracy: Array) -> None:
+def _draw_accuracy(
+    ax: Any, left: Array, right: Array, accuracy: Array, words: _Words
+) -> None:
     """Draws the diagonal, and a bar in each bin."""
     ax.plot(
         [0, 1],
@@ -200,29 +247,32 @@ def _draw_accuracy(ax: Any, left: Array, right: Array, accuracy: Array) -> None:
         color=canvas.SKY,
         edgecolor="white",
         linewidth=0.8,
-        label="accuracy in the bin",
+        label=f"{words.frequency} in the bin",
     )
 
 
-def _draw(ax: Any, bins: ReliabilityBins, confidence_level: float | None) -> None:
-    _draw_accuracy(ax, bins.left, bins.right, bins.accuracy)
+def _draw(
+    ax: Any, bins: ReliabilityBins, words: _Words, confidence_level: float | None
+) -> None:
+    _draw_accuracy(ax, bins.left, bins.right, bins.accuracy, words)
     ax.hlines(
         bins.confidence,
         bins.left,
         bins.right,
         color=canvas.VERMILLION,
         linewidth=2,
-        label="mean confidence in the bin",
+        label=f"{words.mean} in the bin",
         zorder=3,
     )
     if confidence_level is not None:
+        level = canvas.percent(confidence_level)
         ax.vlines(
             (bins.left + bins.right) / 2,
             bins.low,
             bins.high,
             color=canvas.BLACK,
             linewidth=1.2,
-            label=f"{canvas.percent(confidence_level)} interval of the accuracy",
+            label=f"{level} interval of the {words.frequency}",
             zorder=4,
         )
 
@@ -255,15 +305,20 @@ def _draw_counts(ax: Any, bins: ReliabilityBins, upright: bool) -> None:
         )
 
 
-def _finish(
-    ax: Any, name: str, ece: str, x_label: str, y_label: str, **legend: Any
-) -> None:
+def _finish(ax: Any, name: str, ece: str, words: _Words) -> None:
     ax.set_title("\n".join(filter(None, (name, ece))))
     ax.set_xlim(0, 1)
     ax.set_ylim(_FOOT, _HEAD)
     ax.set_yticks(np.linspace(0, 1, 6))
     ax.spines["left"].set_bounds(0, 1)
-    canvas.finish(ax, x_label, y_label, loc="upper left", borderaxespad=0.2, **legend)
+    canvas.finish(
+        ax,
+        words.x,
+        words.y,
+        loc="upper left",
+        borderaxespad=0.2,
+        title=words.hint or None,
+    )
 
 
 def _short(number: int) -> str:

@@ -32,6 +32,7 @@ def risk_coverage_curve(
     threshold: float | None = None,
     coverage: float | None = None,
     ax: Any = None,
+    **outputs: Any,
 ) -> Any:
     """Draws the selective risk against coverage.
 
@@ -50,8 +51,9 @@ def risk_coverage_curve(
 
     Args:
         y_true: class indices (...) or (..., 1), or distributions (..., k).
-        y_pred: probabilities or logits, (..., k); or a mapping from names to the
-            predictions of several models, which are drawn in one plot.
+        y_pred: probabilities or logits, (..., k), or (..., 1) or (n,) for one sigmoid
+            unit; or a mapping from names to the predictions of several models, which
+            are drawn in one plot.
         csf: g, as `keras_selcal.csf.get` takes it.
         from_logits: whether `y_pred` holds logits.
         loss: `"zero_one"`, `"crossentropy"` or `"brier"`.
@@ -59,6 +61,8 @@ def risk_coverage_curve(
         threshold: τ, on the scale of the score; its coverage and risk are marked.
         coverage: κ in (0, 1]; marked instead of a threshold.
         ax: an Axes to draw on. None makes a figure.
+        **outputs: `multi_label`, `ignore_class`, `axis`, `decision_threshold`, as in
+            `keras_selcal.metrics.ClassificationMetric`.
 
     Returns:
         The Axes.
@@ -82,7 +86,9 @@ def risk_coverage_curve(
             refuse("coverage", coverage, "None if `threshold` is given")
     models = {
         name: _model(
-            canvas.finite_samples(y_true, predictions, from_logits, sample_weight),
+            canvas.finite_samples(
+                y_true, predictions, sample_weight, from_logits=from_logits, **outputs
+            ),
             csf,
             loss,
             threshold,
@@ -146,6 +152,7 @@ def _model(
         "y_pred": samples.y_pred,
         "csf": csf,
         "from_logits": samples.from_logits,
+        "decision_threshold": samples.threshold,
         "loss": loss,
         "sample_weight": samples.weight,
     }

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from keras_selcal import csf as csfs
 from keras_selcal._core.bootstrap import Resampled, resample_counts
 from keras_selcal._core.reliability import ReliabilityBins, reliability_bins
-from keras_selcal._core.samples import Array, Samples, to_numpy, to_weight
+from keras_selcal._core.samples import Array, Samples
 from keras_selcal._core.validation import check_count, check_number
 from keras_selcal.metric_table import METRICS, MetricRow
 from keras_selcal.report.statistics import percentile_ends
@@ -36,9 +37,12 @@ class Evaluation(Mapping[str, Interval]):
         rows: the row of each metric in the table of metrics.
         estimates: each metric on the samples.
         replicates: each metric on the resamples, (bootstrap,).
-        samples: the samples that count.
-        index: position of each of these samples among those given.
+        samples: the rows that count: samples, or with `multi_label` the labels of
+            samples.
+        index: number of the sample that each row belongs to.
+        num_samples: number of samples that count.
         num_given: number of samples given.
+        num_classes: number of classes or labels.
     """
 
     def __init__(
@@ -47,6 +51,9 @@ class Evaluation(Mapping[str, Interval]):
         y_pred: Any,
         *,
         from_logits: bool = False,
+        multi_label: bool = False,
+        ignore_class: int | None = None,
+        decision_threshold: float = 0.5,
         csf: Any = "msp",
         bootstrap: int = 1000,
         seed: int = 0,
@@ -58,6 +65,7 @@ class Evaluation(Mapping[str, Interval]):
         name: str | None = None,
     ) -> None:
         self.from_logits = bool(from_logits)
+        self.multi_label = bool(multi_label)
         self.csf = csfs.get(csf)
         self.bootstrap = check_count("bootstrap", bootstrap, least=0)
         self.seed = check_count("seed", seed, least=0)
@@ -74,17 +82,24 @@ class Evaluation(Mapping[str, Interval]):
             for r in np.ravel(risks).tolist()
         )
         self.name = name
-        y_pred = to_numpy(y_pred)
-        self.samples = Samples.of(y_true, y_pred, from_logits, sample_weight)
-        leading = y_pred.shape[:-1]
-        self.num_given = math.prod(leading)
-        weight = to_weight(sample_weight, leading)
-        counts = np.ones(self.num_given) if weight is None else weight
-        self.index = np.flatnonzero(counts > 0)
-        self.num_samples = self.samples.n
-        self.num_classes = self.samples.num_classes
+        samples = self.samples = Samples.given(
+            y_true,
+            y_pred,
+            sample_weight,
+            from_logits=from_logits,
+            multi_label=multi_label,
+            ignore_class=ignore_class,
+            decision_threshold=decision_threshold,
+        )
+        self.decision_threshold = samples.threshold
+        self.num_given = samples.num_given // samples.num_labels
+        self.index = samples.index // samples.num_labels
+        # A resample draws samples, each with all of its rows.
+        units, self._unit = np.unique(self.index, return_inverse=True)
+        self.num_samples = len(units)
+        self.num_classes = samples.num_labels if multi_label else samples.num_classes
         self.rows = self._rows()
-        self.estimates = self._evaluate()
+        self.estimates = self._evaluate(samples)
         self.replicates = self.resample(self.bootstrap, self.seed)
         self._intervals = {
             metric: Interval(
@@ -108,25 +123,34 @@ class Evaluation(Mapping[str, Interval]):
         levels = {"coverage": self.coverages, "risk": self.risks}
         rows = []
         for row in METRICS.values():
-            if row.at is None:
-                rows.append(row)
-            else:
+            if row.at is not None:
                 rows += [row.at_value(value) for value in levels[row.at]]
-        return {row.name: row for row in rows}
+            elif self.samples.num_classes == 2 or row.name != "positive_ece":
+                rows.append(row)
+        named = {row.name: row for row in rows}
+        if self.samples.num_classes == 2:
+            # Two classes have two ECEs, which names tell apart.
+            named["ece"] = replace(named["ece"], title="Top-label ECE (ECE)")
+        return named
 
-    def _evaluate(self) -> dict[str, float]:
-        """Returns the metrics on the samples."""
-        samples = self.samples
+    def _evaluate(self, samples: Samples, *names: str) -> dict[str, float]:
+        """Returns the metrics of some rows."""
         options: dict[str, Any] = {
             "from_logits": samples.from_logits,
+            "decision_threshold": samples.threshold,
             "sample_weight": samples.weight,
             "num_bins": self.num_bins,
             "csf": self.csf,
         }
-        return {
-            name: row.compute(samples.labels, samples.y_pred, **options)
-            for name, row in self.rows.items()
+        values = {
+            name: self.rows[name].compute(samples.labels, samples.y_pred, **options)
+            for name in names or self.rows
         }
+        if "cwece" in values and samples.label_index is not None:
+            values["cwece"] = samples.mean_over_labels(
+                lambda part: self._evaluate(part, "positive_ece")["positive_ece"]
+            )
+        return values
 
     def resample(self, bootstrap: int, seed: int) -> dict[str, Array]:
         """Returns the metrics of each resample, (bootstrap,)."""
@@ -138,8 +162,10 @@ class Evaluation(Mapping[str, Interval]):
             self.samples, self.csf, self.num_bins, self.coverages, self.risks
         )
         start = 0
-        for drawn in resample_counts(self.samples.n, bootstrap, seed):
-            for metric, values in resampled.metrics(drawn).items():
+        for drawn in resample_counts(
+            self.num_samples, bootstrap, seed, self.samples.num_labels
+        ):
+            for metric, values in resampled.metrics(drawn[:, self._unit]).items():
                 replicates[metric][start : start + len(drawn)] = values
             start += len(drawn)
         return replicates
@@ -148,13 +174,34 @@ class Evaluation(Mapping[str, Interval]):
         """Returns what a metric says, in a sentence."""
         return self.rows[metric].meaning.replace("{num_bins}", str(self.num_bins))
 
-    def bins(self) -> ReliabilityBins:
-        """Returns confidence and accuracy in the bins of the ECE."""
-        samples = self.samples
+    def bins(
+        self, kind: str = "top_label", samples: Samples | None = None
+    ) -> ReliabilityBins:
+        """Returns probability and frequency in the bins of the ECE.
+
+        Args:
+            kind: `"top_label"` or `"positive"`, as in `functional.ece`.
+            samples: some of the rows; by default all.
+        """
+        samples = samples or self.samples
         return reliability_bins(
-            samples.confidence,
-            samples.correct,
+            *samples.event(kind),
             samples.counts,
             num_bins=self.num_bins,
             level=self.confidence_level,
         )
+
+    def per_label(self) -> dict[int, dict[str, float]]:
+        """Returns the metrics of each label of multi-label predictions.
+
+        `frequency` is the share of samples that have the label, `mean` the mean of its
+        probability, `positive_ece` and `accuracy` are those of the label.
+        """
+        samples, found = self.samples, {}
+        present = [0] if samples.label_index is None else np.unique(samples.label_index)
+        for label, part in zip(present, samples.split_labels(), strict=True):
+            p, y = part.event("positive")
+            values = {"frequency": part.mean(y), "mean": part.mean(p)}
+            values |= self._evaluate(part, "accuracy", "positive_ece")
+            found[int(label)] = values
+        return found

@@ -10,6 +10,9 @@ from keras_selcal.report.comparison import Comparison, check_pair
 from keras_selcal.report.evaluation import Evaluation
 from keras_selcal.report.html.page import build_page
 
+# Rows of the text table of labels.
+_MOST_LABELS = 12
+
 
 class CalibrationReport(Evaluation):
     """All metrics of a classifier's predictions, with bootstrap intervals.
@@ -19,6 +22,7 @@ class CalibrationReport(Evaluation):
     | `accuracy`              | share of correct predictions                       |
     | `nll`, `brier`          | `nll`, `brier`                                     |
     | `ece`, `adaptive_ece`   | `ece` with uniform and with adaptive bins          |
+    | `positive_ece`          | `ece` with kind="positive", for two classes        |
     | `cwece`                 | `cwece` with uniform bins                          |
     | `smooth_ece`            | `smooth_ece`                                       |
     | `aurc`, `excess_aurc`   | `aurc`, `excess_aurc`, with the 0/1 loss           |
@@ -54,10 +58,22 @@ class CalibrationReport(Evaluation):
     The cost grows with bootstrap·n (`benchmarks/report.py`). Memory: n·k float64
     numbers.
 
+    For one sigmoid unit and for two classes, `ece` is the error of the predicted class
+    (top-label) and `positive_ece` that of class 1. With `multi_label=True`, each label
+    of a sample is a case: the metrics pool all labels, except `cwece`, which is the
+    mean of the labels' positive-class errors; `per_label()` has the metrics of each
+    label. A resample draws samples with all of their labels.
+
     Args:
-        y_true: class indices (...) or (..., 1), or distributions (..., k).
-        y_pred: probabilities or logits, (..., k).
+        y_true: class indices (...) or (..., 1), or distributions (..., k); 0/1 or soft
+            labels for one sigmoid unit; multi-hot, (..., k), with `multi_label`.
+        y_pred: probabilities or logits, (..., k); (..., 1) or (n,) for one sigmoid
+            unit.
         from_logits: whether `y_pred` holds logits.
+        multi_label: whether `y_pred` holds k independent sigmoids.
+        ignore_class: label of samples to leave out, or None.
+        decision_threshold: class 1 of two, or a label, is predicted if its probability
+            is larger than this.
         csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it.
         bootstrap: number of resamples; 0 for no intervals.
         seed: seed of the resamples, an integer of at least 0.
@@ -122,10 +138,12 @@ class CalibrationReport(Evaluation):
 
         Numbers that are not finite, and intervals that do not exist, are None.
         """
-        return {
+        parts = {
             "name": self.name,
             "num_samples": self.num_samples,
             "num_classes": self.num_classes,
+            "multi_label": self.multi_label,
+            "decision_threshold": self.decision_threshold,
             "csf": self.csf.__name__,
             "num_bins": self.num_bins,
             "bootstrap": self.bootstrap,
@@ -133,6 +151,10 @@ class CalibrationReport(Evaluation):
             "confidence_level": self.confidence_level,
             "metrics": {name: tables.plain(p) for name, p in self._parts().items()},
         }
+        if self.multi_label:
+            labels = self.per_label().items()
+            parts["labels"] = {label: tables.plain(p) for label, p in labels}
+        return parts
 
     def to_dataframe(self) -> Any:
         """Returns a pandas DataFrame with one row for each metric."""
@@ -219,13 +241,31 @@ class CalibrationReport(Evaluation):
                 "* The value lies outside its interval: resampling adds noise, which "
                 "can only raise this metric."
             )
+        classes = "labels" if self.multi_label else "classes"
         return "\n".join(
             [
-                f"{title}: {self.num_samples:,} samples, {self.num_classes:,} classes, "
-                f"confidence score {self.csf.__name__}",
+                f"{title}: {self.num_samples:,} samples, {self.num_classes:,} "
+                f"{classes}, confidence score {self.csf.__name__}",
                 "",
                 *tables.aligned(head, rows, right={1}),
+                *(self._label_lines() if self.multi_label else []),
                 "",
                 *notes,
             ]
         )
+
+    def _label_lines(self) -> list[str]:
+        """Returns a table of the labels with the largest error."""
+        found = self.per_label()
+        worst = sorted(found, key=lambda label: -found[label]["positive_ece"])
+        head = ["label", *next(iter(found.values()))]
+        rows = [
+            [str(label), *map(tables.number, found[label].values())]
+            for label in worst[:_MOST_LABELS]
+        ]
+        return [
+            "",
+            f"{len(rows)} of {len(found)} labels, the largest error first:",
+            "",
+            *tables.aligned(head, rows, right=set(range(len(head)))),
+        ]

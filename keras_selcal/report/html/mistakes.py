@@ -29,6 +29,11 @@ def mistakes(subject: Subject, report: Evaluation) -> str:
         [subject.class_name(label) for label in samples.top[shown]],
         [_confidence(float(p)) for p in samples.confidence[shown]],
     ]
+    if samples.label_index is not None:
+        head[1:3] = ["Label", "Predicted"]
+        answers = ("no, but it is true", "yes, but it is not true")
+        columns[1] = [subject.class_name(c) for c in samples.label_index[shown]]
+        columns[2] = [answers[label] for label in samples.top[shown]]
     if report.csf.__name__ != "msp":
         head.append(f"Score <code>{escape(report.csf.__name__)}</code>")
         scores = samples.scores(report.csf)[shown]

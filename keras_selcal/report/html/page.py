@@ -90,13 +90,17 @@ def _asset(name: str) -> str:
 def _about(subject: Subject) -> str:
     """Returns the line that describes the samples and models."""
     score = subject.first.csf.__name__
-    samples = "1 sample" if subject.n == 1 else f"{count(subject.n)} samples"
-    parts = [f"{samples}, {count(subject.first.num_classes)} classes"]
+    report = subject.first
+    number, kind = report.num_samples, "labels" if report.multi_label else "classes"
+    samples = "1 sample" if number == 1 else f"{count(number)} samples"
+    parts = [f"{samples}, {count(report.num_classes)} {kind}"]
     if subject.several:
         names = escape(", ".join(subject.names))
         parts.append(f"{len(subject.names)} models: {names}")
     told = f" ({_SCORES[score]})" if score in _SCORES else ""
     parts.append(f"ranked by <code>{escape(score)}</code>{told}")
+    if report.decision_threshold != 0.5:
+        parts.append(f"decision threshold {report.decision_threshold:g}")
     if subject.weighted:
         parts.append("with sample weights")
     return " · ".join(parts)

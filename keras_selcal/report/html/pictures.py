@@ -76,8 +76,16 @@ def _svg(identity: str, title: str, description: str, content: str) -> str:
     )
 
 
-def reliability(bins: ReliabilityBins, identity: str, name: str) -> str:
-    """Returns accuracy against confidence, and the samples in each bin below."""
+# What a reliability plot of each kind shows on its axes.
+AXES = {
+    "top_label": ("confidence", "how often it is right"),
+    "positive": ("probability of the positive class", "how often it is positive"),
+}
+
+
+def reliability(bins: ReliabilityBins, identity: str, name: str, kind: str) -> str:
+    """Returns frequency against probability, and the samples in each bin below."""
+    x_label, y_label = AXES[kind]
     axes = _Axes(1.0, foot=_STRIP + _GAP)
     bars, lines, strip = [], [], []
     most = bins.number.max()
@@ -86,7 +94,7 @@ def reliability(bins: ReliabilityBins, identity: str, name: str) -> str:
         a, b, y = axes.x(left), axes.x(right), axes.y(accuracy)
         middle, depth = (a + b) / 2, _STRIP * number / most
         hint = (
-            f"<title>It states {percent(confidence)} and is right in "
+            f"<title>Mean {x_label} {percent(confidence)}; {y_label}: "
             f"{percent(accuracy)} of {count(number)} cases</title>"
         )
         bars.append(
@@ -108,11 +116,7 @@ def reliability(bins: ReliabilityBins, identity: str, name: str) -> str:
         f'L{axes.x(1):.1f} {axes.y(1):.1f}"/>'
     )
     content = (
-        axes.frame(
-            (0, 0.2, 0.4, 0.6, 0.8, 1),
-            "confidence",
-            "how often it is right",
-        )
+        axes.frame((0, 0.2, 0.4, 0.6, 0.8, 1), x_label, y_label)
         + "".join(bars)
         + diagonal
         + "".join(lines)
@@ -122,9 +126,9 @@ def reliability(bins: ReliabilityBins, identity: str, name: str) -> str:
     below = int(np.sum(bins.accuracy < bins.confidence))
     return _svg(
         identity,
-        f"Accuracy against confidence: {name}",
-        f"{len(bins.number)} bins of confidence hold cases; in {below} of them the "
-        "model is right less often than it claims. The table below has the figures.",
+        f"{y_label.capitalize()} against {x_label}: {name}",
+        f"{len(bins.number)} bins hold cases; in {below} of them the frequency is "
+        "lower than the mean probability. The table below has the figures.",
         content,
     )
 

@@ -37,7 +37,8 @@ class Subject:
     ) -> None:
         self.reports = list(reports)
         self.first = self.reports[0]
-        self.n = self.first.num_samples
+        # Rows of the samples: of several labels, each is a case.
+        self.n = self.first.samples.n
         self.several = len(self.reports) > 1
         self.weighted = self.first.samples.weight is not None
         self.names = _distinct(self.reports)
@@ -68,7 +69,7 @@ class Subject:
     def class_name(self, index: int) -> str:
         """Returns the name of a class as HTML."""
         if self.class_names is None:
-            return f"class {index}"
+            return f"{'label' if self.first.multi_label else 'class'} {index}"
         return f'<bdi dir="auto">{escape(self.class_names[index])}</bdi>'
 
     def each(self, contents: Sequence[str], kind: str) -> str:

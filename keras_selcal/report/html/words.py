@@ -39,19 +39,21 @@ def glance(report: Evaluation) -> list[Card]:
 
 
 def _accuracy(report: Evaluation) -> Card:
-    accuracy, n = report["accuracy"], report.num_samples
+    accuracy, n = report["accuracy"], report.samples.n
     level, shown = report.confidence_level, percent(accuracy.value)
     cases = "the one case" if n == 1 else f"{count(n)} cases"
+    if report.multi_label:
+        cases = f"{count(n)} decisions about {count(report.num_classes)} labels"
     every = cases if n == 1 else f"all {cases}"
-    if accuracy.value == 1:
+    if accuracy.value == 1 and not report.multi_label:
         # n correct predictions at an error rate q have probability (1 − q)ⁿ.
         most = percent(1 - (1 - level) ** (1 / n))
         words = (
             f"The model is right in {every}. With {round_percent(level)} confidence, "
             f"it is wrong in at most {most} of cases like these."
         )
-    elif accuracy.value == 0:
-        words = f"The model is wrong in {every}."
+    elif accuracy.value in (0, 1):
+        words = f"The model is {('wrong', 'right')[int(accuracy.value)]} in {every}."
     else:
         words = f"The model is right in {shown} of {cases}{_between(accuracy, level)}."
     return Card("How often is it right?", shown, words)
@@ -90,6 +92,12 @@ def _calibration(report: Evaluation) -> Card:
         f" The calibration error (ECE) is {points(error)}; a perfectly calibrated "
         f"model would show at most {points(chance)} by chance."
     )
+    if "positive_ece" in report:
+        positive = points(report["positive_ece"].value)
+        of = "a label" if report.multi_label else "the positive class"
+        measured += (
+            f" The probability of {of} is off by {positive} (positive-class ECE)."
+        )
     bins = report.bins()
     over, under = (np.sum(np.maximum(sign * bins.gap, 0.0)) for sign in (1, -1))
     # A bin is an example if the interval of its accuracy excludes its confidence.

@@ -1,0 +1,347 @@
+"""Predictions in files from any framework: .npz and .csv."""
+
+import csv
+import math
+import re
+import warnings
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from keras_selcal._core.samples import Array
+
+# Probabilities are printed with few digits, or stored in float16.
+_SUM_TOLERANCE = 1e-2
+
+_BOOLS = {"false": 0, "true": 1}
+
+
+class PredictionFile(NamedTuple):
+    """The content of a file of predictions.
+
+    Attributes:
+        y_pred: probabilities or logits, (n, k), or (n,) of one sigmoid unit.
+        labels: class indices (n,), distributions or multi-hot labels (n, k), or soft
+            labels (n,) of one sigmoid unit.
+        from_logits: whether `y_pred` holds logits.
+        class_names: a name for each class, or None.
+        images: images of the samples, or None.
+    """
+
+    y_pred: Array
+    labels: Array
+    from_logits: bool
+    class_names: list[str] | None = None
+    images: Array | None = None
+
+
+def read_predictions(path: str | Path, multi_label: bool = False) -> PredictionFile:
+    """Reads predictions and labels; errors name the file and the sample.
+
+    `.npz`: `logits` or `probs`, (n, k), or (n,) for one sigmoid unit; `labels`, class
+    indices or names (n,), or distributions (n, k), multi-hot with `multi_label`;
+    optionally `class_names` (k,) and `images` (n, h, w) or (n, h, w, c).
+
+    `.csv`: a header; a column `label` of class indices or names, which `;` separates
+    with `multi_label`; and a column for each class: `p0`, `p1`, … for probabilities,
+    `z0`, `z1`, … for logits, or the names of the classes for probabilities. One
+    sigmoid unit has one column: `p` for the probability of class 1, or `z`. The
+    unnamed index column that pandas writes is ignored. Samples are counted from 0.
+    """
+    path = Path(path)
+    readers: dict[str, Callable[[Path, bool], PredictionFile]] = {
+        ".npz": _read_npz,
+        ".csv": _read_csv,
+    }
+    if path.suffix not in readers:
+        _fail(path, "the name must end in .npz or .csv")
+    if not path.is_file():
+        _fail(path, "there is no such file")
+    if path.stat().st_size == 0:
+        _fail(path, "the file is empty")
+    read = readers[path.suffix](path, multi_label)
+    _check(path, read, multi_label)
+    return read
+
+
+def _fail(path: Path, what: str) -> NoReturn:
+    raise ValueError(f"{path}: {what}")
+
+
+def _read_npz(path: Path, multi_label: bool) -> PredictionFile:
+    if not zipfile.is_zipfile(path):
+        array = path.read_bytes()[:6] == b"\x93NUMPY"
+        found = "a .npy array" if array else "another kind of file"
+        _fail(
+            path,
+            f"not a .npz archive but {found}; write it with "
+            "numpy.savez(path, probs=…, labels=…)",
+        )
+    try:
+        _check_headers(path)
+        with np.load(path, allow_pickle=False) as file:
+            data = {key: file[key] for key in file.files}
+    except MemoryError:
+        _fail(path, "the arrays do not fit in memory")
+    except (
+        EOFError,
+        OSError,
+        ValueError,
+        zipfile.BadZipFile,
+        NotImplementedError,
+    ) as e:
+        _fail(path, f"not a .npz archive of plain arrays ({e})")
+    found = ", ".join(f"`{key}`" for key in data) or "none"
+    given = [key for key in ("logits", "probs") if key in data]
+    if len(given) != 1:
+        _fail(path, f"needs one of the keys `logits` and `probs`. Found: {found}")
+    if "labels" not in data:
+        _fail(path, f"needs the key `labels`. Found: {found}")
+    y_pred, labels = data[given[0]], data["labels"]
+    if y_pred.ndim == 2 and y_pred.shape[1] == 1 and not multi_label:
+        y_pred = y_pred[:, 0]
+    names = data.get("class_names")
+    class_names = None if names is None else [str(name) for name in names.reshape(-1)]
+    if labels.dtype.kind in "US" and labels.ndim in (1, 2):
+        cells = [str(cell) for cell in labels.reshape(-1).astype(str)]
+        k = y_pred.shape[1] if y_pred.ndim == 2 else 2
+        labels, class_names = _indices(path, cells, class_names, k)
+    return PredictionFile(
+        y_pred, labels, given == ["logits"], class_names, data.get("images")
+    )
+
+
+def _check_headers(path: Path) -> None:
+    """Refuses arrays that claim more bytes than the archive holds."""
+    with zipfile.ZipFile(path) as archive:
+        for info in archive.infolist():
+            with archive.open(info) as member:
+                version = np.lib.format.read_magic(member)
+                read = np.lib.format.read_array_header_2_0
+                if version == (1, 0):
+                    read = np.lib.format.read_array_header_1_0
+                shape, _, dtype = read(member)
+            if math.prod(shape) * dtype.itemsize > info.file_size:
+                name = info.filename.removesuffix(".npy")
+                raise ValueError(
+                    f"`{name}` claims the shape {shape} but has {info.file_size} bytes"
+                )
+
+
+def _read_csv(path: Path, multi_label: bool) -> PredictionFile:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        try:
+            head, *rows = (row for row in csv.reader(file) if row)
+        except (csv.Error, UnicodeDecodeError, ValueError) as error:
+            _fail(path, f"not a table of comma-separated values ({error})")
+    head = [cell.strip() for cell in head]
+    for i, row in enumerate(rows):
+        if len(row) != len(head):
+            _fail(path, f"sample {i} has {len(row)} cells, the header {len(head)}")
+    if head[0] in ("", "Unnamed: 0"):
+        head, rows = head[1:], [row[1:] for row in rows]
+    if head.count("label") != 1:
+        _fail(path, f"needs one column `label`. Found: {', '.join(head[:12])}")
+    twice = next((name for name in head if head.count(name) > 1), None)
+    if twice is not None:
+        _fail(path, f"two columns have the name {twice!r}")
+    column = head.index("label")
+    classes = head[:column] + head[column + 1 :]
+    numbers = _numbers(path, [row[:column] + row[column + 1 :] for row in rows])
+    cells = [row[column].strip() for row in rows]
+    letter = "".join({name[:1] for name in classes})
+    numbered = [f"{letter}{i}" for i in range(len(classes))]
+    names: list[str] | None = None
+    if len(classes) == 1 and not multi_label:
+        if classes[0] in ("p0", "z0"):
+            _fail(path, f"is `{classes[0]}` of class 1? Then call it `{letter}`")
+        numbers = numbers[:, 0] if rows else numbers.reshape(0)
+        if classes[0] not in ("p", "z", "p1", "z1"):
+            letter, names = "p", [f"not {classes[0]}", classes[0]]
+    elif letter not in ("p", "z") or classes != numbered:
+        letter, names = "p", classes
+    if multi_label:
+        return PredictionFile(
+            numbers,
+            _multi_hot(path, cells, names, len(classes)),
+            letter == "z",
+            names,
+        )
+    k = max(len(classes), 2)
+    labels, names = _indices(path, cells, names, k)
+    return PredictionFile(numbers, labels, letter == "z", names)
+
+
+def _numbers(path: Path, rows: list[list[str]]) -> Array:
+    try:
+        return np.array(rows, dtype="float64")
+    except ValueError:
+        for i, row in enumerate(rows):
+            for cell in row:
+                try:
+                    float(cell)
+                except ValueError:
+                    _fail(path, f"{cell!r} in sample {i} is not a number")
+        raise
+
+
+def _index_of(cell: str) -> int | None:
+    """Returns the class index in a cell such as 2, 2.0 or True, or None."""
+    if re.fullmatch(r"-?\d+(\.0*)?", cell):
+        return int(float(cell))
+    return _BOOLS.get(cell.lower())
+
+
+def _indices(
+    path: Path, cells: Sequence[str], names: list[str] | None, k: int
+) -> tuple[Array, list[str] | None]:
+    """Returns class indices of labels that are written as indices or names."""
+    if names is not None and len(set(names)) < len(names):
+        _fail(path, "two classes have the same name, so labels cannot be names")
+    found = [_index_of(cell) for cell in cells]
+    if names is None and any(index is None for index in found):
+        distinct = sorted(set(cells))
+        if len(distinct) != k or set(found) != {None}:
+            i = found.index(None)
+            _fail(
+                path,
+                f"the label {cells[i]!r} of sample {i} is not a class index, and "
+                "there are no class names to look it up",
+            )
+        names = distinct
+        warnings.warn(
+            f"{path}: the classes have no names, and labels are names; columns are "
+            f"read in sorted order, as scikit-learn has them: {', '.join(names)}",
+            stacklevel=2,
+        )
+    index = {name: i for i, name in enumerate(names or [])}
+    labels = []
+    for i, cell in enumerate(cells):
+        label = index.get(cell, found[i])
+        if label is None:
+            _fail(
+                path,
+                f"the label {cell!r} of sample {i} is not a class index or one of "
+                f"the class names: {', '.join((names or [])[:12])}",
+            )
+        labels.append(label)
+    return np.array(labels, dtype=np.int64), names
+
+
+def _multi_hot(
+    path: Path, cells: Sequence[str], names: list[str] | None, k: int
+) -> Array:
+    """Returns multi-hot labels of cells such as `joy; love` or `2; 5`."""
+    labels = np.zeros((len(cells), k))
+    index = {name: i for i, name in enumerate(names or [])}
+    for i, cell in enumerate(cells):
+        for part in filter(None, (part.strip() for part in cell.split(";"))):
+            label = index.get(part, _index_of(part))
+            if label is None or not 0 <= label < k:
+                _fail(path, f"the label {part!r} of sample {i} is not one of {k}")
+            labels[i, label] = 1
+    return labels
+
+
+def _check(path: Path, read: PredictionFile, multi_label: bool) -> None:
+    """Refuses values that are not predictions, and names the sample."""
+    name = "logits" if read.from_logits else "probs"
+    shape = read.y_pred.shape
+    if len(shape) not in (1, 2) or 0 in shape or (multi_label and len(shape) == 1):
+        wanted = "(n, k) with n ≥ 1 samples, or (n,) for one sigmoid unit"
+        _fail(path, f"`{name}` must have shape {wanted}. Received: {shape}")
+    if read.y_pred.dtype.kind not in "fiu":
+        _fail(path, f"`{name}` must be numbers. Received: {read.y_pred.dtype}")
+    n, k = shape[0], shape[1] if len(shape) == 2 else 2
+    events = len(shape) == 1 or multi_label
+    y_pred = read.y_pred.astype("float64").reshape(n, -1)
+    _check_predictions(path, name, y_pred, read.from_logits, events)
+    labels = read.labels
+    allowed = {(n, k)} if multi_label else {(n,), (n, 1), (n, *shape[1:])}
+    if labels.shape not in allowed:
+        wanted = " or ".join(map(str, sorted(allowed, key=len)))
+        _fail(path, f"`labels` must have shape {wanted}. Received: {labels.shape}")
+    if labels.dtype.kind not in "fiub":
+        _fail(path, f"`labels` must be class indices. Received: {labels.dtype}")
+    rows = labels.astype("float64").reshape(n, -1)
+    if events:
+        bad = ~((rows >= 0) & (rows <= 1)).all(axis=-1)
+        wanted = "not 0 or 1" + ("" if multi_label else " of one sigmoid unit")
+        _first(
+            path,
+            bad,
+            lambda i: f"the label of sample {i} is {_show(rows[i])}, {wanted}",
+        )
+    elif rows.shape[1] == 1:
+        bad = ~((rows >= 0) & (rows < k) & (rows == np.floor(rows)))[:, 0]
+        _first(
+            path,
+            bad,
+            lambda i: (
+                f"the label of sample {i} is {_show(rows[i])}, not in 0 … {k - 1}"
+            ),
+        )
+    else:
+        remedy = "; pass --multi-label if several labels can be true"
+        _check_sums(path, "labels", rows, remedy)
+    if read.class_names is not None and len(read.class_names) != k:
+        given = len(read.class_names)
+        _fail(path, f"`class_names` must be {k} names. Received: {given}")
+    if read.images is not None and read.images.shape[:1] != (n,):
+        shape = read.images.shape
+        _fail(path, f"`images` must be {n} images. Received an array of shape {shape}")
+
+
+def _check_predictions(
+    path: Path, name: str, rows: Array, from_logits: bool, events: bool
+) -> None:
+    broken = np.isnan(rows) | (rows == np.inf)
+    _first(
+        path,
+        broken.any(axis=-1),
+        lambda i: f"`{name}` of sample {i} contain NaN or infinity",
+    )
+    inside = ((rows >= 0) & (rows <= 1)).all()
+    if from_logits:
+        sums = np.abs(rows.sum(axis=-1) - 1) <= _SUM_TOLERANCE
+        if inside and len(rows) > 1 and (events or sums.all()):
+            _fail(
+                path,
+                "`logits` hold probabilities: all are in [0, 1]"
+                + ("" if events else " and sum to 1")
+                + "; call them `probs` (in a .csv: p, or p0, p1, …)",
+            )
+        infinite = np.isneginf(rows).all(axis=-1)
+        _first(path, infinite, lambda i: f"`logits` of sample {i} are all −∞")
+        return
+    remedy = "; if they are logits, call them `logits` (in a .csv: z, or z0, z1, …)"
+    _first(
+        path,
+        ((rows < 0) | (rows > 1 + _SUM_TOLERANCE)).any(axis=-1),
+        lambda i: f"`probs` of sample {i} are not in [0, 1]: {_show(rows[i])}{remedy}",
+    )
+    if not events:
+        _check_sums(path, name, rows, remedy)
+
+
+def _check_sums(path: Path, name: str, rows: Array, remedy: str) -> None:
+    total = rows.sum(axis=-1)
+    _first(
+        path,
+        (np.abs(total - 1) > _SUM_TOLERANCE) | (rows < 0).any(axis=-1),
+        lambda i: f"`{name}` of sample {i} sum to {total[i]:g}, not to 1{remedy}",
+    )
+
+
+def _show(row: Array) -> str:
+    more = ", …" if len(row) > 4 else ""
+    return ", ".join(f"{value:g}" for value in row[:4]) + more
+
+
+def _first(path: Path, broken: Any, tell: Callable[[int], str]) -> None:
+    """Refuses the first sample that is broken."""
+    if broken.any():
+        _fail(path, tell(int(np.argmax(broken))))
