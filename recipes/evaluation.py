@@ -1,70 +1,66 @@
-"""All metrics of the paper, from the logits that a run has saved."""
+"""The metrics of the paper, from the logits that a run has saved."""
 
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
-
+from keras_selcal.metric_table import metric_row
 from recipes.runs import Run
 
 
-class Metric(NamedTuple):
-    """A metric in tables.
+@dataclass(frozen=True)
+class PaperMetric:
+    """A metric as the paper prints it.
 
-    Attributes:
-        title: what it is called there.
-        function: of labels and logits.
-        higher: whether more is better.
-        scale: 100 for what the paper prints × 10².
+    Args:
+        name: a name in `keras_selcal.metric_table`.
+        scale: 100 for metrics that the paper prints × 10².
     """
 
-    title: str
-    function: Callable[[Any, Any], float]
-    higher: bool = False
+    name: str
     scale: float = 100.0
 
     @property
+    def title(self) -> str:
+        """The name of the metric in tables."""
+        return metric_row(self.name).short
+
+    @property
+    def higher(self) -> bool:
+        """Whether higher is better."""
+        return metric_row(self.name).direction == "up"
+
+    @property
     def heading(self) -> str:
-        """The title, with an arrow towards the better."""
-        return f"{self.title} {'↑' if self.higher else '↓'}"
+        """The title, with an arrow in the better direction."""
+        return f"{self.title} {metric_row(self.name).arrow}"
 
     @property
     def digits(self) -> int:
-        """Digits after the point, in tables."""
+        """Number of digits after the decimal point in tables."""
         return 2 if self.scale > 1 else 3
 
-
-def accuracy(labels: Any, logits: Any) -> float:
-    """Returns the share of samples whose largest logit is the label's."""
-    return float(np.mean(np.argmax(logits, axis=-1) == labels))
-
-
-def _functional(name: str, **options: Any) -> Callable[[Any, Any], float]:
-    def metric(labels: Any, logits: Any) -> float:
-        from keras_selcal import functional
-
-        function = getattr(functional, name)
-        return float(function(labels, logits, from_logits=True, **options))
-
-    return metric
+    def compute(self, labels: Any, logits: Any) -> float:
+        """Returns the scaled metric."""
+        row = metric_row(self.name)
+        # AURC ranks by `msp`, whichever score the loss was trained with.
+        return self.scale * row.compute(labels, logits, from_logits=True, csf="msp")
 
 
-# 15 bins, and AURC of the 0/1 loss ranked by `msp` whatever the loss was trained with.
-METRICS: dict[str, Metric] = {
-    "accuracy": Metric("Accuracy", accuracy, higher=True),
-    "ece": Metric("ECE", _functional("ece")),
-    "adaptive_ece": Metric("adaptive ECE", _functional("ece", binning="adaptive")),
-    "cwece": Metric("cwECE", _functional("cwece")),
-    "aurc": Metric("AURC", _functional("aurc", csf="msp")),
-    "nll": Metric("NLL", _functional("nll"), scale=1.0),
-    "brier": Metric("Brier", _functional("brier"), scale=1.0),
+_UNSCALED = ("nll", "brier")
+METRICS: dict[str, PaperMetric] = {
+    **{
+        name: PaperMetric(name)
+        for name in ("accuracy", "ece", "adaptive_ece", "cwece", "aurc")
+    },
+    **{name: PaperMetric(name, scale=1.0) for name in _UNSCALED},
 }
 
 
 def evaluate(
     run: Run, split: str = "test", metrics: Iterable[str] = tuple(METRICS)
 ) -> dict[str, float]:
-    """Returns metrics of a finished run, × 10² where the paper prints them so.
+    """Returns metrics of a finished run, scaled as the paper prints them.
 
     Args:
         run: a finished run.
@@ -76,8 +72,10 @@ def evaluate(
 
 
 def measure(labels: Any, logits: Any, metrics: Iterable[str]) -> dict[str, float]:
-    """Returns metrics of logits, by their names in `METRICS`, scaled as there."""
-    return {
-        name: METRICS[name].scale * METRICS[name].function(labels, logits)
-        for name in metrics
-    }
+    """Returns metrics of logits, scaled as the paper prints them.
+
+    Example:
+    >>> measure([0, 1], [[2.0, 0.0], [1.0, 0.0]], ["accuracy"])
+    {'accuracy': 50.0}
+    """
+    return {name: METRICS[name].compute(labels, logits) for name in metrics}

@@ -72,3 +72,19 @@ class L2SGD(keras.optimizers.Optimizer):
     def get_config(self) -> dict[str, Any]:
         config: dict[str, Any] = super().get_config()
         return {**config, "momentum": self.momentum, "l2": self.l2}
+
+
+class DistributedL2SGD(L2SGD):
+    """`L2SGD` that averages gradients over the processes of `torch.distributed`."""
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
+        """Updates variables by the mean gradients, which are one message."""
+        import torch
+
+        flat = torch.cat([gradient.reshape(-1) for gradient in grads])
+        torch.distributed.all_reduce(flat)
+        flat /= torch.distributed.get_world_size()
+        parts = flat.split([gradient.numel() for gradient in grads])
+        pairs = zip(parts, grads, strict=True)
+        means = [part.reshape(gradient.shape) for part, gradient in pairs]
+        return super().apply(means, trainable_variables)

@@ -6,23 +6,23 @@ from typing import Any
 
 
 def console(**options: Any) -> Any:
-    """Returns a `rich` console."""
+    """Returns a `rich` console that prints text as it is, without markup."""
     try:
         from rich.console import Console
     except ImportError as error:
         raise ImportError(
             'recipes need rich: `pip install -e ".[recipes]"`.'
         ) from error
-    return Console(highlight=False, **options)
+    return Console(highlight=False, markup=False, **options)
 
 
 class Progress:
-    """Shows how far the runs are.
+    """Shows the progress of runs.
 
     Args:
         output: a `rich` console.
-        runs: how many there are. Several have a bar of their own, and without a
-            terminal one line a run instead of one line an epoch.
+        runs: the number of runs. For several, a terminal shows a bar for all of them,
+            and other outputs get one line for each run instead of each epoch.
     """
 
     def __init__(self, output: Any, runs: int = 1) -> None:
@@ -35,11 +35,11 @@ class Progress:
             from rich import progress
 
             self._bars = progress.Progress(
-                progress.TextColumn("{task.description}"),
+                progress.TextColumn("{task.description}", markup=False),
                 progress.BarColumn(bar_width=20),
                 progress.TextColumn("{task.fields[count]}"),
                 progress.TimeRemainingColumn(),
-                progress.TextColumn("{task.fields[note]}"),
+                progress.TextColumn("{task.fields[note]}", markup=False),
                 console=self._output,
             )
             if self._runs > 1:
@@ -54,7 +54,7 @@ class Progress:
             self._bars.stop()
 
     def start(self, name: str, epochs: int, done: int) -> None:
-        """Begins a run of which some epochs are done."""
+        """Begins a run after some epochs are done."""
         self._name, self._epochs, self._epoch = name, epochs, done
         if done and self._runs == 1:
             self._output.print(f"{name} continues after epoch {done} of {epochs}")
@@ -64,7 +64,7 @@ class Progress:
             )
 
     def within(self, share: float) -> None:
-        """Tells which share of the present epoch is done."""
+        """Shows the share of the present epoch that is done."""
         if self._bars is not None:
             self._bars.update(self._one, completed=self._epoch + share)
 
@@ -87,7 +87,7 @@ class Progress:
         self._done += 1
         if self._bars is None:
             count = f"[{self._done}/{self._runs}] " if self._runs > 1 else ""
-            self._output.print(f"{count}{name}: {note}", markup=False, soft_wrap=True)
+            self._output.print(f"{count}{name}: {note}", soft_wrap=True)
             return
         for task in self._bars.tasks:
             if self._runs == 1 or task.id != self._all:
@@ -95,4 +95,4 @@ class Progress:
         if self._runs > 1:
             count = f"{self._done}/{self._runs}"
             self._bars.update(self._all, completed=self._done, count=count)
-        self._bars.console.print(f"{name}: {note}", markup=False)
+        self._bars.console.print(f"{name}: {note}")

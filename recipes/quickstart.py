@@ -8,12 +8,13 @@ import numpy as np
 
 from recipes import losses
 from recipes.data.digits import LABEL_NOISE
-from recipes.distribution import ONE, Distribution
+from recipes.devices import ONE, Devices
 from recipes.progress import Progress, console
 from recipes.runs import Run
-from recipes.settings import Settings, settings, with_epochs
+from recipes.settings import settings
 from recipes.tables import Comparison, comparisons
-from recipes.training import Task, run_name, train
+from recipes.tasks import Request, run_name, task_of
+from recipes.training import train
 
 DATASET, MODEL = "digits", "cnn"
 BATCH_SIZE = settings(DATASET, MODEL, "au").batch_size
@@ -25,7 +26,7 @@ DRAWN = ("xe", "fl53", "au")
 def quickstart(
     folder: str | os.PathLike[str],
     seeds: int = 3,
-    distribution: Distribution = ONE,
+    devices: Devices = ONE,
     epochs: int | None = None,
 ) -> None:
     """Trains with every loss and several seeds; prints a table, writes pictures.
@@ -35,14 +36,14 @@ def quickstart(
     Args:
         folder: for the runs, `table.md`, `reliability.png` and `risk_coverage.png`.
         seeds: how many runs each loss has.
-        distribution: the devices that share each batch.
+        devices: the devices that share each batch.
         epochs: instead of those of the settings.
     """
-    output = console(quiet=not distribution.first)
+    output = console(quiet=devices.rank > 0)
     start = time.perf_counter()
     folder = Path(folder)
     tasks = [
-        Task(DATASET, MODEL, loss, seed, _settings(loss, epochs), LABEL_NOISE)
+        task_of(Request(DATASET, MODEL, loss, epochs=epochs, seed=seed))
         for loss in losses.NAMES
         for seed in range(seeds)
     ]
@@ -53,12 +54,11 @@ def quickstart(
     runs = []
     with Progress(output, len(tasks)) as progress:
         for task in tasks:
-            marks = [] if epochs is None else [f"epochs{epochs}"]
-            run = Run(folder / run_name(task, marks))
+            run = Run(folder / run_name(task))
             # Seconds each: fewer checkpoints cost less than the epochs they save.
-            train(run, task, progress, checkpoint_every=20, distribution=distribution)
+            train(run, task, progress, checkpoint_every=20, devices=devices)
             runs.append(run)
-    if not distribution.first:
+    if devices.rank > 0:
         return
     (found,) = comparisons(runs, METRICS)
     output.print(found.table().rich(bold=output.is_terminal))
@@ -68,14 +68,8 @@ def quickstart(
     output.print(
         f"{folder}: table.md, reliability.png, risk_coverage.png and the runs, "
         f"after {seconds:.0f} s",
-        markup=False,
         soft_wrap=True,
     )
-
-
-def _settings(loss: str, epochs: int | None) -> Settings:
-    chosen = settings(DATASET, MODEL, loss)
-    return chosen if epochs is None else with_epochs(chosen, epochs)
 
 
 def verdict(found: Comparison) -> str:

@@ -1,18 +1,19 @@
-"""A run is a folder: one process at a time, and every file whole or not there.
+"""A run is a folder that one process at a time writes, with complete files only.
 
-| file                  | what                                                     |
+| file                  | content                                                  |
 |-----------------------|----------------------------------------------------------|
 | `config.json`         | all that is needed to repeat the run, versions included  |
 | `history.csv`         | losses, accuracies, learning rate, seconds of each epoch |
 | `val.npz`, `test.npz` | `logits` (n, k) and `labels` (n,) of the chosen model    |
 | `model.keras`         | the chosen model                                         |
-| `environment.json`    | machine and timing; written last: the run is finished    |
-| `checkpoint/`         | where an interrupted run continues; gone once finished   |
+| `environment.json`    | machine and timing; written last                         |
+| `checkpoint/`         | where an interrupted run continues; deleted at the end   |
 """
 
 import contextlib
 import csv
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -27,12 +28,13 @@ import numpy as np
 CONFIG, HISTORY, ENVIRONMENT = "config.json", "history.csv", "environment.json"
 MODEL, SPLITS = "model.keras", ("val", "test")
 
-# What may change once a run is finished: its results no longer depend on it.
+_FIELDS = ("dataset", "model", "loss", "seed", "settings")
+# These may change after a run is finished: its results no longer depend on them.
 _AFTERWARDS = ("versions", "data")
 
 
 class RunError(Exception):
-    """What a user can mend: told in one line, without a traceback."""
+    """An error the user can fix; it is shown in one line, without a traceback."""
 
 
 class Predictions(NamedTuple):
@@ -65,7 +67,7 @@ class Run:
     """The folder of a run.
 
     Args:
-        folder: its path; made by `lock`.
+        folder: its path. `lock` creates it.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -80,12 +82,26 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether every result is there."""
-        return (self.folder / ENVIRONMENT).is_file()
+        """Whether every file is there and can be read."""
+        return self.problem() is None
+
+    def problem(self) -> str | None:
+        """Returns why the run is not finished, or None if it is."""
+        try:
+            self.config(), self.environment()
+            for split in SPLITS:
+                self.predictions(split)
+            with _told(self.folder / MODEL, "read"):
+                zipfile.ZipFile(self.folder / MODEL).close()
+            if not self.history():
+                raise RunError(f"{self.folder} has no {HISTORY}.")
+        except RunError as error:
+            return str(error).removesuffix(".")
+        return None
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Holds the run for this process; the system frees it when a process dies."""
+        """Locks the run for this process; the lock ends with the process."""
         import fcntl
 
         with _told(f"run {self.folder}"):
@@ -121,14 +137,27 @@ class Run:
 
     # --- Configuration and results --------------------------------------------------
 
-    def claim(self, config: Mapping[str, Any]) -> None:
-        """Writes the configuration, or refuses a folder that has another.
+    def claim(self, config: Mapping[str, Any], write: bool = True) -> None:
+        """Writes the configuration, or refuses a folder that has another one.
 
         A finished run may be asked for with other versions of the libraries.
+
+        Args:
+            config: the configuration.
+            write: whether to write it, if the folder has none.
         """
         wanted: dict[str, Any] = json.loads(json.dumps(config))
         if not (self.folder / CONFIG).exists():
-            self.write_json(CONFIG, wanted)
+            results = [ENVIRONMENT, MODEL, *(f"{split}.npz" for split in SPLITS)]
+            present = [name for name in results if (self.folder / name).exists()]
+            if present:
+                raise RunError(
+                    f"run {self.folder} has {', '.join(present)} but no {CONFIG}. "
+                    f"{_OTHER_FOLDER}"
+                )
+            self.load_checkpoint(wanted)
+            if write:
+                self.write_json(CONFIG, wanted)
             return
         found = self.config()
         if self.finished:
@@ -144,13 +173,17 @@ class Run:
         ]
         if differing:
             raise RunError(
-                f"run {self.folder} was started otherwise: {'; '.join(differing)}. "
-                "Choose another folder by --out, or delete this one."
+                f"run {self.folder} was started with another configuration: "
+                f"{'; '.join(differing)}. {_OTHER_FOLDER}"
             )
 
     def config(self) -> dict[str, Any]:
         """Returns `config.json`."""
-        return self.read_json(CONFIG)
+        config = self.read_json(CONFIG)
+        if missing := [key for key in _FIELDS if key not in config]:
+            path = self.folder / CONFIG
+            raise RunError(f"cannot read {path}: it has no {', '.join(missing)}.")
+        return config
 
     def environment(self) -> dict[str, Any]:
         """Returns `environment.json`."""
@@ -162,11 +195,13 @@ class Run:
         if not self.folder.is_dir():
             raise RunError(f"there is no run {self.folder}.")
         if not path.exists():
-            missing = "is not finished" if name == ENVIRONMENT else "is no run"
+            missing = "is not finished" if name == ENVIRONMENT else "is not a run"
             raise RunError(f"{self.folder} {missing}: it has no {name}.")
         with _told(path, "read"):
             content = json.loads(path.read_text(encoding="utf-8"))
-        return dict(content)
+            if not isinstance(content, dict):
+                raise ValueError(f"it holds a {type(content).__name__}, not an object")
+        return content
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """Writes one of the run's JSON files."""
@@ -190,10 +225,10 @@ class Run:
         if not path.exists():
             return []
         with _told(path, "read"), open(path, newline="", encoding="utf-8") as file:
-            return [
-                {key: float(value) for key, value in row.items()}
-                for row in csv.DictReader(file)
-            ]
+            names, *rows = csv.reader(text := file.readlines())
+            if not text[-1].endswith("\n") or any(len(r) != len(names) for r in rows):
+                raise ValueError("a row is incomplete")
+            return [dict(zip(names, map(float, row), strict=True)) for row in rows]
 
     def write_predictions(self, split: str, predictions: Predictions) -> None:
         """Writes logits and labels of `"val"` or `"test"`."""
@@ -206,10 +241,13 @@ class Run:
 
     def predictions(self, split: str) -> Predictions:
         """Returns logits and labels of `"val"` or `"test"`."""
-        if not self.finished:
-            self.read_json(ENVIRONMENT)
+        self.environment()
         with _read_npz(self.folder / f"{split}.npz") as arrays:
-            return Predictions(arrays["logits"], arrays["labels"])
+            logits, labels = arrays["logits"], arrays["labels"]
+            if logits.ndim != 2 or labels.shape != logits.shape[:1]:
+                shapes = f"{logits.shape} and {labels.shape}"
+                raise ValueError(f"logits and labels have the shapes {shapes}")
+            return Predictions(logits, labels)
 
     def save_model(self, model: Any) -> None:
         """Writes `model.keras`."""
@@ -217,17 +255,17 @@ class Run:
             model.save(path)
 
     def finish(self, environment: Mapping[str, Any]) -> None:
-        """Marks the run as finished and drops its checkpoint."""
+        """Marks the run as finished and deletes its checkpoint."""
         self.write_json(ENVIRONMENT, environment)
         self._sweep()
 
     # --- Checkpoint -----------------------------------------------------------------
 
-    def save_checkpoint(self, state: Checkpoint) -> None:
-        """Writes the state, the best variables only where they are new.
+    def save_checkpoint(self, state: Checkpoint, config: Mapping[str, Any]) -> None:
+        """Writes the state, and the best variables if they are new.
 
         The state names the file of the best variables: whenever a process is killed,
-        both belong together.
+        the two belong together. It carries a digest of the run's configuration.
         """
         with _told(self._checkpoints):
             self._checkpoints.mkdir(exist_ok=True)
@@ -240,6 +278,7 @@ class Run:
             "epoch": state.epoch,
             "best_epoch": state.best_epoch,
             "history": state.history,
+            "config": digest(config),
         }
         with self._writing(self._checkpoints / "last.npz") as path:
             np.savez(path, *state.variables, meta=np.array(json.dumps(meta)))
@@ -247,14 +286,24 @@ class Run:
             if old != best:
                 old.unlink()
 
-    def load_checkpoint(self) -> Checkpoint | None:
-        """Returns the last state, or None where there is none."""
+    def load_checkpoint(self, config: Mapping[str, Any]) -> Checkpoint | None:
+        """Returns the last state, or None if there is none.
+
+        Refuses the checkpoint of another configuration.
+        """
         path = self._checkpoints / "last.npz"
         if not path.exists():
             return None
         with _read_npz(path) as arrays:
             meta = json.loads(str(arrays["meta"]))
+            if meta.pop("config", None) != digest(config):
+                raise RunError(
+                    f"the checkpoint in {self.folder} is that of another "
+                    f"configuration. {_OTHER_FOLDER}"
+                )
             state = Checkpoint(**meta, variables=_numbered(arrays))
+            if state.epoch != len(state.history):
+                raise ValueError(f"epoch {state.epoch} has {len(state.history)} rows")
         if state.best_epoch is not None:
             with _read_npz(self._best(state.best_epoch)) as arrays:
                 state.best = _numbered(arrays)
@@ -266,7 +315,7 @@ class Run:
 
     @contextlib.contextmanager
     def _writing(self, path: Path) -> Iterator[Path]:
-        """Gives another name to write under, and moves the whole file to `path`."""
+        """Gives another name to write under, and moves the complete file to `path`."""
         partial = path.with_name(f".partial-{path.name}")
         try:
             with _told(path):
@@ -281,7 +330,7 @@ class Run:
 
 
 def runs_in(paths: Sequence[str | os.PathLike[str]]) -> list[Run]:
-    """Returns the runs that are meant: folders of runs, or of folders of runs."""
+    """Returns the runs of some paths: folders of runs, or folders of such folders."""
     found: list[Run] = []
     for path in map(Path, paths):
         inner = sorted(config.parent for config in path.glob(f"*/{CONFIG}"))
@@ -290,10 +339,14 @@ def runs_in(paths: Sequence[str | os.PathLike[str]]) -> list[Run]:
     return found
 
 
+_OTHER_FOLDER = "Choose another folder by --out, or delete this one."
+_BROKEN = (ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError)
+
+
 @contextlib.contextmanager
 def _told(what: object, doing: str = "write") -> Iterator[None]:
     """Turns the errors of files into one line that names the file."""
-    broken = (ValueError, KeyError, EOFError, zipfile.BadZipFile)
+    broken = (*_BROKEN, csv.Error, zipfile.BadZipFile)
     try:
         yield
     except OSError as error:
@@ -331,8 +384,23 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
+def digest(config: Mapping[str, Any]) -> str:
+    """Returns a digest that identifies a configuration.
+
+    Example:
+    >>> digest({"seed": 0, "loss": "au"}) == digest({"loss": "au", "seed": 0})
+    True
+    """
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
+
+
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns nested fields by their dotted names."""
+    """Returns nested fields by their dotted names.
+
+    Example:
+    >>> flat({"seed": 0, "loss": {"gamma": 2.0}})
+    {'seed': 0, 'loss.gamma': 2.0}
+    """
     fields: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping) and value:

@@ -1,6 +1,7 @@
 """Plots of a search over one or two hyperparameters."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy as np
 from keras_selcal._core.samples import Array
 from keras_selcal._core.validation import check_choice, refuse
 from keras_selcal.plots import _canvas as canvas
+from recipes.search_results import CRITERIA, Search, text
 
 _TITLES = {
     "gamma": "γ",
@@ -19,6 +21,7 @@ _TITLES = {
     "val_accuracy": "validation accuracy",
     "val_ece": "validation ECE",
 }
+_PANELS = 6
 _BEST = {"min": np.nanargmin, "max": np.nanargmax}
 
 
@@ -202,6 +205,48 @@ def search_map(
     ax.grid(False)
     ax.spines[:].set_visible(False)
     return ax
+
+
+def draw_search(search: Search, path: Path) -> bool:
+    """Draws the map of a search, with a panel for each combination of other fields.
+
+    Returns:
+        Whether there is a picture: it needs a choice, a field of numbers, at most 6
+        panels, and matplotlib.
+    """
+    numbers = [
+        name
+        for name, axis in zip(search.fields, search.axes(), strict=True)
+        if len(axis) > 1 and all(isinstance(one, (int, float)) for one in axis)
+    ][:2]
+    panels: dict[str, list[tuple[Any, ...]]] = {}
+    for setting in search.settings:
+        values = zip(search.fields, setting, strict=True)
+        rest = (f"{n} {text(v)}" for n, v in values if n not in numbers)
+        panels.setdefault(", ".join(rest), []).append(setting)
+    if not numbers or len(panels) > _PANELS or search.choice() is None:
+        return False
+    try:
+        import matplotlib
+    except ImportError:
+        return False
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    size = (5.2 * len(panels), 4.2)
+    figure, axes = pyplot.subplots(1, len(panels), figsize=size, squeeze=False)
+    criterion, value = CRITERIA[search.by], f"val_{search.by}"
+    best = "max" if criterion.higher else "min"
+    draw: Any = search_curve if len(numbers) == 1 else search_map
+    for ax, (title, settings) in zip(axes[0], panels.items(), strict=True):
+        draw(search.columns(settings), *numbers, value, best=best, ax=ax)
+        if title:
+            # A map has its legend between title and cells.
+            pad = 26 if len(numbers) == 2 else None
+            ax.set_title(f"validation {criterion.title}, {title}", loc="left", pad=pad)
+    figure.savefig(path, dpi=100, bbox_inches="tight")
+    pyplot.close(figure)
+    return True
 
 
 def _columns(trials: Any, *names: str) -> list[Array]:

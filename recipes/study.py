@@ -4,8 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from recipes import engines
-from recipes.engines import training_job
+from recipes.launch import Ended, run_all, training_job
 from recipes.progress import Progress, console
 from recipes.runs import Run, RunError
 from recipes.study_plan import experiments
@@ -39,7 +38,7 @@ def run_study(
         pretrained: pretrained weights of ResNet-20. If None, the runs that need them
             are left out.
         jobs: number of runs at a time.
-        engine: one of `recipes.engines.ENGINES`.
+        engine: one of `recipes.launch.ENGINES`.
         page: whether to update STUDY.md and study.csv. Results of runs that are not in
             the folder are kept.
     """
@@ -62,18 +61,18 @@ def run_study(
     output.print(f"{len(runs)} runs, {len(runs) - len(open_jobs)} finished already")
     with Progress(output, len(open_jobs)) as progress:
 
-        def report(result: engines.Result) -> None:
-            note = f"{result.seconds:.0f} s" if result.finished else result.failure()
-            progress.end(result.job.name, note)
+        def report(one: Ended) -> None:
+            note = one.failure() if one.error else f"{one.seconds:.0f} s"
+            progress.end(one.job.run.name, note)
 
-        ended = engines.run_all(open_jobs, engine, at_once=jobs, report=report)
+        ended = run_all(open_jobs, engine, at_once=jobs, report=report)
     results = [result_of(one, run) for one, run in runs.items() if run.finished]
-    failed = sum(not result.finished for result in ended)
+    failed = sum(one.error is not None for one in ended)
     if results:
         write_results(results, folder / "results.csv")
         parts = (f"## {name}\n\n{text}\n" for name, text in tables(results).items())
         (folder / "tables.md").write_text("\n".join(parts), encoding="utf-8")
-        output.print(f"{folder}: results.csv and tables.md", markup=False)
+        output.print(f"{folder}: results.csv and tables.md")
     if page:
         _update_page(results)
     if failed:

@@ -62,6 +62,7 @@ class Table:
         from rich import box
         from rich.console import Group
         from rich.table import Table as RichTable
+        from rich.text import Text
 
         table = RichTable(
             title=self.title or None,
@@ -74,11 +75,15 @@ class Table:
             table.add_column(
                 text, justify="right" if index else "left", no_wrap=not index
             )
-        start, end = ("[bold]", "[/bold]") if bold else ("*", "")
+
+        def printed(cell: str) -> Any:
+            best = isinstance(cell, Bold)
+            if best and not bold:
+                cell = f"*{cell}"
+            return Text(cell, style="bold" if best and bold else "")
+
         for row in self.rows:
-            table.add_row(
-                *(f"{start}{t}{end}" if isinstance(t, Bold) else t for t in row)
-            )
+            table.add_row(*map(printed, row))
         caption = self.caption if bold else self.caption.replace("in bold", "marked *")
         return Group(table, caption) if caption else table
 

@@ -1,16 +1,14 @@
-"""Training that continues where it was killed, and ends as if it had not been."""
+"""Training that continues after it was killed, with bit-identical results."""
 
+import contextlib
 import dataclasses
 import hashlib
-import importlib.metadata
 import math
 import os
 import platform
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -18,59 +16,12 @@ import numpy as np
 
 import keras_selcal
 from recipes import data, losses, models
-from recipes.data.digits import LABEL_NOISE
-from recipes.distribution import ONE, Distribution
-from recipes.evaluation import evaluate
-from recipes.optimizers import L2SGD
+from recipes.devices import ONE, Devices, Processes
+from recipes.optimizers import L2SGD, DistributedL2SGD
 from recipes.progress import Progress
 from recipes.runs import Checkpoint, Predictions, Run, RunError
 from recipes.settings import Settings
-
-_BACKENDS = {"tensorflow": ("tensorflow", "tensorflow-cpu"), "torch": ("torch",)}
-
-
-@dataclass(frozen=True)
-class Task:
-    """What a run is to do.
-
-    Args:
-        dataset: a name that `recipes.data.load` takes.
-        model: one of `recipes.models.NAMES`.
-        loss: one of `recipes.losses.NAMES`.
-        seed: of weights, order, augmentation and dropout.
-        settings: of training.
-        label_noise: share of wrong labels, for digits.
-        subset: how many training images to use, drawn by class; None for all.
-        pretrained: a file of weights to start from.
-        data_dir: where the data is. It may move: the run keeps a digest of the data.
-    """
-
-    dataset: str
-    model: str
-    loss: str
-    seed: int
-    settings: Settings
-    label_noise: float | None = None
-    subset: int | None = None
-    pretrained: str | None = None
-    data_dir: str | None = None
-
-    def config(self) -> dict[str, Any]:
-        """Returns what the run depends on, but for the data itself."""
-        pretrained = None if self.pretrained is None else _file_digest(self.pretrained)
-        return {
-            "dataset": self.dataset,
-            "label_noise": self.label_noise,
-            "subset": self.subset,
-            "model": self.model,
-            "pretrained": pretrained,
-            "loss": self.loss,
-            "seed": self.seed,
-            "settings": dataclasses.asdict(self.settings),
-            "dtype": keras.config.dtype_policy().name,
-            "backend": keras.backend.backend(),
-            "versions": versions(),
-        }
+from recipes.tasks import Task
 
 
 def train(
@@ -78,61 +29,44 @@ def train(
     task: Task,
     progress: Progress,
     checkpoint_every: int = 1,
-    distribution: Distribution = ONE,
+    devices: Devices = ONE,
 ) -> None:
-    """Trains and evaluates a run; one that is finished stays as it is.
+    """Trains a run and saves its logits; a finished run stays as it is.
 
     Args:
-        run: its folder.
+        run: the folder of the run.
         task: what to do.
         progress: shows the epochs.
         checkpoint_every: number of epochs from one checkpoint to the next.
-        distribution: the devices that share each batch.
+        devices: the devices that share each batch.
     """
     # Layers of an earlier run in this process would change the names of these.
     keras.utils.clear_session(free_memory=False)
-    run = distribution.run(run)
-    with run.lock(), distribution.scope():
-        config = {**task.config(), **distribution.config()}
+    first = devices.rank == 0
+    with run.lock() if first else contextlib.nullcontext():
+        config = task.config()
+        if devices.count > 1:
+            config["devices"] = devices.count
         if run.finished:
             run.claim({**config, "data": None})
             progress.end(run.name, "was finished already")
             return
         try:
             dataset = load_data(task)
-            prepared = _Training(
-                run, task, dataset, progress, checkpoint_every, distribution
-            )
+            config["data"] = _digests(dataset)
+            with devices.scope():
+                training = _Training(run, task, dataset, config, devices)
         except (ValueError, OSError) as error:
             raise RunError(str(error)) from error
-        run.claim({**config, "data": _digests(dataset)})
-        prepared.complete()
-    found = evaluate(run, metrics=("accuracy", "ece"))
-    progress.end(
-        run.name, f"accuracy {found['accuracy']:.2f} %, ECE {found['ece']:.2f} %"
-    )
-
-
-def run_name(task: Task, marks: Sequence[str] = ()) -> str:
-    """Returns the name of a run's folder, `cifar10-resnet50-au-msp-seed0` say."""
-    dataset = task.dataset
-    if dataset.startswith("folder:"):
-        dataset = os.path.basename(os.path.normpath(dataset))
-    marks = list(marks)
-    if task.subset is not None:
-        marks.append(f"subset{task.subset}")
-    if task.label_noise not in (None, LABEL_NOISE):
-        marks.append(f"noise{task.label_noise:g}")
-    if task.pretrained is not None:
-        marks.append("pretrained")
-    csf = task.settings.loss.get("csf")
-    parts = [dataset, task.model, task.loss, *([csf] if csf else [])]
-    name = "-".join([*parts, f"seed{task.seed}", *marks])
-    return "".join(c if c.isalnum() or c in "-_.+" else "_" for c in name)
+        run.claim(config, write=first)
+        training.fit(progress, checkpoint_every)
+        if first:
+            training.evaluate()
+            progress.end(run.name, training.summary())
 
 
 def load_data(task: Task) -> data.Dataset:
-    """Returns the data set of a task, or the subset of it that is asked for."""
+    """Returns the data set of a task, or the requested subset of it."""
     options: dict[str, Any] = {}
     if task.label_noise is not None:
         options["label_noise"] = task.label_noise
@@ -166,9 +100,14 @@ def learning_rate(settings: Settings, epoch: int) -> float:
     Formula:
 
     ```
-    steps   η·0.2^j, j milestones being reached
+    steps   η·decay^j after j milestones
     cosine  η·(1 + cos(π·epoch/epochs))/2
     ```
+
+    Example:
+    >>> from recipes.settings import settings
+    >>> learning_rate(settings("cifar10", "resnet50", "xe"), 60)
+    0.020000000000000004
     """
     if settings.schedule == "cosine":
         wave = math.cos(math.pi * epoch / settings.epochs)
@@ -180,7 +119,7 @@ def learning_rate(settings: Settings, epoch: int) -> float:
 def validated_epochs(settings: Settings) -> list[int]:
     """Returns the epochs, counted from 1, that end with a validation.
 
-    The last one is among them.
+    The last epoch is always among them.
     """
     step, last = settings.validate_every, settings.epochs
     return sorted({*range(step, last + 1, step), last})
@@ -189,7 +128,7 @@ def validated_epochs(settings: Settings) -> list[int]:
 def improves(state: Checkpoint, warmup_epochs: int) -> bool:
     """Whether the last epoch has the lowest validation loss since the warm-up.
 
-    NaN is above any other loss.
+    NaN counts as higher than any other loss.
     """
     epoch = len(state.history)
     if epoch <= warmup_epochs or state.best_epoch is None:
@@ -207,15 +146,12 @@ class _Training:
         run: Run,
         task: Task,
         dataset: data.Dataset,
-        progress: Progress,
-        checkpoint_every: int,
-        distribution: Distribution,
+        config: Mapping[str, Any],
+        devices: Devices,
     ) -> None:
-        self.run, self.task, self.progress = run, task, progress
-        self.distribution = distribution
-        self.settings = task.settings
-        self.checkpoint_every = checkpoint_every
-        self.splits = {"val": dataset.val, "test": dataset.test}
+        self.run, self.task, self.config, self.devices = run, task, config, devices
+        self.settings, self.dataset = task.settings, dataset
+        self.model = self._build(devices)
         self.batches = data.Batches(
             dataset.train,
             dataset.preprocessing,
@@ -223,51 +159,56 @@ class _Training:
             training=True,
             seed=task.seed,
         )
-        self.preprocessing = dataset.preprocessing
-        keras.utils.set_random_seed(task.seed)
-        self.model = models.build(task.model, dataset.num_classes, dataset.input_shape)
-        if task.pretrained is not None:
-            models.load_pretrained(self.model, task.pretrained)
-        self.optimizer = L2SGD(
-            self.settings.learning_rate,
-            momentum=self.settings.momentum,
-            l2=self.settings.weight_decay,
-        )
-        self.model.compile(
-            optimizer=self.optimizer,
-            loss=losses.build(
-                task.loss,
-                {**self.settings.loss, **distribution.loss_arguments(task.loss)},
-            ),
-            metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
-        )
-        self.optimizer.build(self.model.trainable_variables)
         # All that training changes: weights, statistics, random states, velocities.
         self.weights = list(self.model.variables)
-        self.variables = [*self.weights, *self.optimizer.variables]
+        self.variables = [*self.weights, *self.model.optimizer.variables]
 
-    def complete(self) -> None:
-        state = self.run.load_checkpoint()
-        if state is None:
-            state = Checkpoint()
-        else:
-            _assign(self.variables, state.variables)
-        self.state = state
-        epochs = self.settings.epochs
-        self.progress.start(self.run.name, epochs, state.epoch)
-        if state.epoch < epochs:
-            with self.distribution.fitting(self.model):
-                self.model.fit(
-                    self.distribution.training(self.batches),
-                    validation_data=self.distribution.validation(self._batches("val")),
-                    validation_freq=validated_epochs(self.settings),
-                    epochs=epochs,
-                    initial_epoch=state.epoch,
-                    shuffle=False,
-                    verbose=0,
-                    callbacks=[self.batches.callback, *self._schedule(), _Epochs(self)],
-                )
-        self._evaluate()
+    def _build(self, devices: Devices) -> Any:
+        """Returns a compiled model."""
+        task, chosen = self.task, self.settings
+        keras.utils.set_random_seed(task.seed)
+        model = models.build(
+            task.model, self.dataset.num_classes, self.dataset.input_shape
+        )
+        if task.pretrained is not None:
+            models.load_pretrained(model, task.pretrained)
+        devices.synchronize(model)
+        averaged = isinstance(devices, Processes)
+        optimizer = (DistributedL2SGD if averaged else L2SGD)(
+            chosen.learning_rate, momentum=chosen.momentum, l2=chosen.weight_decay
+        )
+        arguments = dict(chosen.loss)
+        if task.loss == "au" and devices.count > 1:
+            arguments["synchronized"] = True
+        model.compile(
+            optimizer=optimizer,
+            loss=losses.build(task.loss, arguments),
+            metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
+        )
+        optimizer.build(model.trainable_variables)
+        return model
+
+    def fit(self, progress: Progress, checkpoint_every: int) -> None:
+        """Trains the epochs that are left."""
+        self.state = self.run.load_checkpoint(self.config) or Checkpoint()
+        epoch, epochs = self.state.epoch, self.settings.epochs
+        progress.start(self.run.name, epochs, epoch)
+        with self.devices.scope():
+            if epoch:
+                _assign(self.variables, self.state.variables)
+            if epoch == epochs:
+                return
+            callbacks = [self.batches.callback, *self._schedule()]
+            self.model.fit(
+                self.devices.shares(self.batches),
+                validation_data=self.devices.shares(self._batches(self.dataset.val)),
+                validation_freq=validated_epochs(self.settings),
+                epochs=epochs,
+                initial_epoch=epoch,
+                shuffle=False,
+                verbose=0,
+                callbacks=[*callbacks, _Epochs(self, progress, checkpoint_every)],
+            )
 
     def _schedule(self) -> list[keras.callbacks.Callback]:
         rise = self.settings.weight_gradient_rise
@@ -277,13 +218,12 @@ class _Training:
         points = [(rise[0], 0.0), (rise[1], share)]
         return [keras_selcal.LossSchedule(weight_gradient=points)]
 
-    def _batches(self, split: str) -> data.Batches:
-        return data.Batches(
-            self.splits[split], self.preprocessing, self.settings.batch_size
-        )
+    def _batches(self, split: data.Split) -> data.Batches:
+        preprocessing, size = self.dataset.preprocessing, self.settings.batch_size
+        return data.Batches(split, preprocessing, size)
 
-    def end_epoch(self, row: dict[str, float]) -> None:
-        """Takes the epoch into the state, and the state to the disk."""
+    def end_epoch(self, row: dict[str, float], save: bool) -> None:
+        """Adds an epoch to the state, and writes the state to the disk."""
         state = self.state
         state.epoch = int(row["epoch"])
         state.history.append(row)
@@ -291,35 +231,36 @@ class _Training:
         if validated and improves(state, self.settings.warmup_epochs):
             state.best_epoch = state.epoch
             state.best = _values(self.weights)
-        last = state.epoch == self.settings.epochs
-        if last or state.epoch % self.checkpoint_every == 0:
+        if save or state.epoch == self.settings.epochs:
             state.variables = _values(self.variables)
-            self.run.save_checkpoint(state)
-            self.run.write_history(state.history)
-        self.progress.epoch(row)
+            if self.devices.rank == 0:
+                self.run.save_checkpoint(state, self.config)
+                self.run.write_history(state.history)
 
-    def _evaluate(self) -> None:
-        """Writes the results of the chosen model."""
+    def evaluate(self) -> None:
+        """Writes the results of the chosen model, which one device computes."""
         start = time.perf_counter()
-        state = self.state
+        state, model = self.state, self.model
+        if self.devices.count > 1:
+            model = self._build(ONE)
+            _assign([*model.variables, *model.optimizer.variables], state.variables)
         if state.best is not None:
-            _assign(self.weights, state.best)
-        samples = 0
-        for split, content in self.splits.items():
-            batches = self.distribution.prediction(self._batches(split))
-            logits = self.model.predict(batches, verbose=0)
-            self.run.write_predictions(split, Predictions(logits, content.y))
-            samples += len(content)
+            _assign(model.variables, state.best)
+        splits = {"val": self.dataset.val, "test": self.dataset.test}
+        for name, split in splits.items():
+            logits = model.predict(self._batches(split), verbose=0)
+            self.run.write_predictions(name, Predictions(logits, split.y))
         evaluation = time.perf_counter() - start
-        self.run.save_model(self.model)
+        self.run.save_model(model)
         self.run.write_history(state.history)
         training = sum(row["seconds"] for row in state.history)
         images = self.settings.epochs * len(self.batches.split)
+        samples = sum(map(len, splits.values()))
         self.run.finish(
             {
                 **environment(),
-                "device": str(getattr(self.model.variables[0].value, "device", "")),
-                "parameters": self.model.count_params(),
+                "device": str(getattr(self.weights[0].value, "device", "")),
+                "parameters": model.count_params(),
                 "best_epoch": state.best_epoch,
                 "training_seconds": round(training, 3),
                 "training_images_per_second": round(images / training, 1),
@@ -329,16 +270,28 @@ class _Training:
             }
         )
 
+    def summary(self) -> str:
+        """Returns a few words on the chosen epoch."""
+        epoch = self.state.best_epoch or self.state.epoch
+        row = self.state.history[epoch - 1]
+        return (
+            f"epoch {epoch} of {self.settings.epochs} chosen, "
+            f"validation accuracy {100 * row['val_accuracy']:.2f} %"
+        )
+
 
 class _Epochs(keras.callbacks.Callback):
-    """Gives each epoch its seed and learning rate, and keeps what comes of it."""
+    """Gives each epoch its seed and learning rate, and records its results."""
 
     # What is done after a batch reads no variable.
     async_safe = True
 
-    def __init__(self, training: _Training) -> None:
+    def __init__(
+        self, training: _Training, progress: Progress, checkpoint_every: int
+    ) -> None:
         super().__init__()
-        self.training = training
+        self.training, self.progress = training, progress
+        self.checkpoint_every = checkpoint_every
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.start = time.perf_counter()
@@ -348,22 +301,26 @@ class _Epochs(keras.callbacks.Callback):
             int(np.random.SeedSequence(key).generate_state(1)[0])
         )
         self.rate = learning_rate(self.training.settings, epoch)
-        self.training.optimizer.learning_rate = self.rate
+        self.model.optimizer.learning_rate = self.rate
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.training.progress.within((batch + 1) / len(self.training.batches))
+        self.progress.within((batch + 1) / len(self.training.batches))
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self.training.devices.agree(self.model)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.training.devices.agree(self.model)
         names = ("loss", "accuracy", "val_loss", "val_accuracy")
         means = {name: float(logs.get(name, math.nan)) for name in names}
-        self.training.end_epoch(
-            {
-                "epoch": epoch + 1,
-                **self.training.distribution.means(means),
-                "learning_rate": self.rate,
-                "seconds": round(time.perf_counter() - self.start, 3),
-            }
-        )
+        row = {
+            "epoch": epoch + 1,
+            **self.training.devices.means(means),
+            "learning_rate": self.rate,
+            "seconds": round(time.perf_counter() - self.start, 3),
+        }
+        self.training.end_epoch(row, (epoch + 1) % self.checkpoint_every == 0)
+        self.progress.epoch(row)
 
 
 def _values(variables: list[Any]) -> list[np.ndarray]:
@@ -376,21 +333,8 @@ def _assign(variables: list[Any], values: list[np.ndarray]) -> None:
         variable.assign(value)
 
 
-def versions() -> dict[str, str]:
-    """Returns the versions of what results depend on."""
-    backend = keras.backend.backend()
-    packages = ("keras", "numpy", *_BACKENDS.get(backend, (backend, "jaxlib")))
-    found = {"keras_selcal": keras_selcal.__version__}
-    for package in packages:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
 def environment() -> dict[str, Any]:
-    """Returns what the run's speed depends on."""
+    """Returns the facts on which the speed of a run depends."""
     return {
         "python": platform.python_version(),
         "system": platform.system(),
@@ -400,7 +344,7 @@ def environment() -> dict[str, Any]:
 
 
 def _digests(dataset: data.Dataset) -> dict[str, Any]:
-    """Returns what tells this data from any other."""
+    """Returns digests that identify the data."""
     splits = {"train": dataset.train, "val": dataset.val, "test": dataset.test}
     return {
         "class_names": list(dataset.class_names),
@@ -410,18 +354,7 @@ def _digests(dataset: data.Dataset) -> dict[str, Any]:
 
 
 def split_digest(split: data.Split) -> dict[str, Any]:
-    """Returns what tells these samples from any others."""
+    """Returns the digest that identifies the samples of a split."""
     digest = hashlib.sha256(np.ascontiguousarray(split.x).data)
     digest.update(np.ascontiguousarray(split.y).data)
     return {"samples": len(split.y), "sha256": digest.hexdigest()}
-
-
-def _file_digest(path: str) -> dict[str, str]:
-    try:
-        with open(path, "rb") as file:
-            digest = hashlib.sha256()
-            while block := file.read(1 << 20):
-                digest.update(block)
-    except OSError as error:
-        raise RunError(f"cannot read {path}: {error.strerror}.") from error
-    return {"file": Path(path).name, "sha256": digest.hexdigest()}

@@ -1,4 +1,4 @@
-"""A run of seconds, with all that a resumed one must take up; and how to kill it.
+"""A run of seconds, with all kinds of state that a resumed run needs, and its end.
 
 `python tiny_run.py FOLDER WHEN` trains in a process that kills itself: WHEN is "epoch"
 (in the middle of the second one), "checkpoint" (while the first one that it makes is
@@ -12,15 +12,16 @@ import sys
 
 import keras
 import numpy as np
+from finished import finish
 
-from recipes import data, models, runs, settings, training
+from recipes import data, models, runs, settings, tasks, training
 from recipes.progress import Progress, console
 
 ARGUMENTS = ("--dataset", "digits", "--model", "cnn", "--loss", "au", "--subset", "64")
 
 
 def build(name, num_classes, input_shape, dropout=True):
-    """Stands in for `models.build`: statistics and random states beside weights."""
+    """Stands in for `models.build`: with moving statistics and random states."""
     layers = keras.layers
     return keras.Sequential(
         [
@@ -41,7 +42,7 @@ def task(epochs=4, changed=(), **changes):
     for key, value in dict(changed).items():
         chosen = settings.override(chosen, key, value)
     fields = {"loss": "au", "seed": 0, "label_noise": 0.2, "subset": 64, **changes}
-    return training.Task("digits", "cnn", settings=chosen, **fields)
+    return tasks.Task("digits", "cnn", settings=chosen, **fields)
 
 
 def train(folder, **options):
@@ -64,10 +65,7 @@ def made(folder, chosen, predict, **config):
     absent = dict.fromkeys(("subset", "label_noise", "pretrained"))
     with run.lock():
         run.claim({**absent, "settings": dataclasses.asdict(chosen), **config})
-        for split in ("val", "test"):
-            run.write_predictions(split, predict())
-        run.finish({})
-    return run
+        return finish(run, predict)
 
 
 def _die():

@@ -1,16 +1,20 @@
-"""The commands: what they print, what they refuse, and the table."""
+"""The commands: what they print, and what they refuse."""
 
 import errno
 import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import tiny_run
+from finished import finish
 
 from recipes import losses, models, quickstart
 from recipes.cli import main
-from recipes.runs import Run
+from recipes.evaluation import METRICS, PaperMetric
+from recipes.progress import Progress, console
+from recipes.runs import Predictions, Run
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 
@@ -30,7 +34,7 @@ def refused(capsys, *arguments):
     return error
 
 
-def test_help_does_not_wait_for_keras():
+def test_help_does_not_import_keras():
     code = "import sys, recipes.cli; sys.exit('keras' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
@@ -63,12 +67,21 @@ def test_what_cannot_be_done_is_told_in_a_line(changed, expected, capsys, tmp_pa
     assert not list(tmp_path.rglob("*.json"))
 
 
-def test_a_run_from_the_command_line(capsys, tmp_path):
+def test_a_run_from_the_command_line(capsys, tmp_path, monkeypatch):
+    computed, compute = [], PaperMetric.compute
+
+    def counting(metric, *arrays):
+        computed.append(metric.name)
+        return compute(metric, *arrays)
+
+    monkeypatch.setattr(PaperMetric, "compute", counting)
     command = ("train", *tiny_run.ARGUMENTS, "--epochs", "2", "--set", "momentum=0.8")
     assert main(command) == 0
     out = capsys.readouterr().out
     assert "epoch 2/2: loss" in out
     assert "Accuracy ↑" in out
+    # Each metric is computed once.
+    assert sorted(computed) == sorted(METRICS)
     name = "digits-cnn-au-msp-seed0-epochs2-momentum0.8-subset64"
     folder = os.path.join("runs", name)
     assert main(command) == 0
@@ -113,15 +126,74 @@ def test_interruption_and_errors_end_without_a_traceback(capsys, monkeypatch):
     assert "No space left" in refused(capsys, "train", *tiny_run.ARGUMENTS)
 
 
+# --- Evaluation of finished runs ----------------------------------------------------
+
+
+def made(folder, loss="au", seed=0, epochs=150):
+    """Makes a finished run of ten samples."""
+    run = Run(folder)
+    config = {"dataset": "digits", "model": "cnn", "loss": loss, "seed": seed}
+    logits = np.eye(2)[np.arange(10) % 2]
+    with run.lock():
+        run.claim({**config, "settings": {"epochs": epochs, "warmup_epochs": 0}})
+        return finish(run, Predictions(logits, np.zeros(10)))
+
+
+def test_a_second_folder_of_a_seed_is_left_out(tmp_path, capsys):
+    for name, seed in {"a": 0, "copy": 0, "c": 1}.items():
+        made(tmp_path / "runs" / name, seed=seed)
+    assert main(("evaluate", "runs")) == 0
+    out = capsys.readouterr().out
+    assert "over 2 seeds" in out
+    assert "left out: runs/copy has the settings and the seed of runs/a\n" in out
+    assert main(("evaluate", "runs/a", "runs/copy")) == 0
+    assert "one seed" in capsys.readouterr().out
+
+
+def test_a_comparison_of_different_epochs_says_so(tmp_path, capsys):
+    made(tmp_path / "a", "au", epochs=12)
+    made(tmp_path / "b", "xe", epochs=150)
+    assert main(("evaluate", "a", "b")) == 0
+    (line,) = (x for x in capsys.readouterr().out.splitlines() if "epochs" in x)
+    assert line.split() == ["epochs", "150", "12"]
+
+
+def test_a_run_with_broken_logits_is_left_out_with_the_reason(tmp_path, capsys):
+    made(tmp_path / "good")
+    path = made(tmp_path / "[bold]bad[/]", seed=1).folder / "test.npz"
+    path.write_bytes(path.read_bytes()[:200])
+    assert main(("evaluate", "good", "[bold]bad[/]")) == 0
+    out = capsys.readouterr().out
+    assert "left out: cannot read [bold]bad[/]/test.npz: " in out
+    assert "cannot read" in refused(capsys, "evaluate", "[bold]bad[/]")
+
+
+def test_odd_files_of_a_run_are_told_in_a_line(tmp_path, capsys):
+    run = made(tmp_path / "run")
+    for name, content in {"history.csv": "epoch,loss\n1", "config.json": "[]"}.items():
+        (run.folder / name).write_text(content)
+        assert f"cannot read run/{name}: " in refused(capsys, "show", "run")
+
+
+def test_names_with_markup_are_printed_as_they_are(capsys):
+    name = "a[red]b[/red]"
+    for terminal in (False, True):
+        output = console(force_terminal=terminal, width=100)
+        with Progress(output) as progress:
+            progress.start(name, 3, 1)
+            progress.within(0.5)
+            progress.end(name, "done [/]")
+        out = capsys.readouterr().out
+        assert f"{name} continues after epoch 1 of 3" in out
+        assert f"{name}: done [/]" in out
+
+
 def test_quickstart_makes_table_and_pictures(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(losses, "NAMES", ("xe", "au"))
     monkeypatch.setattr(quickstart, "DRAWN", ("xe", "au"))
-    monkeypatch.setattr(
-        quickstart, "settings", lambda *names: tiny_run.task(1, loss=names[2]).settings
-    )
-    assert main(("quickstart", "--seeds", "1")) == 0
+    assert main(("quickstart", "--seeds", "1", "--epochs", "1")) == 0
     out = capsys.readouterr().out
-    assert "[2/2] digits-cnn-au-msp-seed0: accuracy" in out
+    assert "[2/2] digits-cnn-au-msp-seed0-epochs1: epoch 1 of 1 chosen" in out
     assert "the ECE of XE" in out
     folder = tmp_path / "runs" / "quickstart"
     assert {"table.md", "reliability.png", "risk_coverage.png"} < {

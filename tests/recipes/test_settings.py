@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import keras_selcal
-from recipes import cli, losses, settings
+from recipes import losses, settings
 from recipes.settings import override, with_epochs
+from recipes.tasks import Request, task_of
 
 pytestmark = pytest.mark.backend_free
 
@@ -113,9 +114,8 @@ def test_smoothing_of_msp_is_converted_where_weights_have_a_gradient():
         for csf in ("margin", "neg_entropy"):
             other = settings.settings(dataset, model, "au", csf=csf, weight_gradient=1)
             assert other.loss["smoothing"] == paper["smoothing"]
-    command = ["train", "--dataset", "cifar10", "--model", "resnet50", "--loss", "au"]
     for change, smoothing in (("loss.weight_gradient=1", 0.757), ("epochs=9", 0.1)):
-        task, _ = cli.task_of(cli._parser().parse_args([*command, "--set", change]))
+        task = task_of(Request("cifar10", "resnet50", "au", set=(change,)))
         assert task.settings.loss["smoothing"] == pytest.approx(smoothing, abs=1e-3)
     with pytest.raises(ValueError, match="`weight_gradient` must be a number"):
         settings.settings("cifar10", "resnet50", "au", weight_gradient="all")

@@ -7,7 +7,8 @@ import pytest
 import tiny_run
 
 from keras_selcal import TemperatureScaling, functional
-from recipes import cli, engines, models, study, study_plan, study_tables
+from recipes import cli, commands, models, study, study_plan, study_tables, tasks
+from recipes.launch import Ended
 from recipes.runs import RunError
 
 
@@ -15,7 +16,8 @@ def test_every_experiment_is_a_command_of_its_own():
     names, settings = set(), set()
     for one in study_plan.experiments():
         parser = cli._parser()
-        task, _ = cli.task_of(parser.parse_args(["train", *one.arguments]))
+        options = parser.parse_args(["train", *one.arguments])
+        task = tasks.task_of(commands.request_of(options))
         names.add(one.name)
         settings.add(repr(task))
         assert task.seed == one.seed
@@ -46,17 +48,17 @@ def test_finished_runs_are_measured_and_missing_ones_started(tmp_path, monkeypat
 
     def run_all(jobs, engine, *, at_once, report):
         (job,) = jobs
-        assert (job.name, engine, at_once) == (wrong.name, "local", 2)
+        assert (job.run.name, engine, at_once) == (wrong.name, "local", 2)
         assert job.command[4:] == (
             *wrong.arguments,
             *("--data-dir", "DATA", "--out", str(tmp_path / wrong.name)),
         )
-        failed = engines.Result(job, "exit code 1", "last words", 1.0, "here")
+        failed = Ended(job, "exit code 1", "last words", 1.0)
         report(failed)
         return [failed]
 
     monkeypatch.setattr(study, "experiments", lambda: [done, wrong])
-    monkeypatch.setattr(engines, "run_all", run_all)
+    monkeypatch.setattr(study, "run_all", run_all)
     with pytest.raises(RunError, match="1 runs failed"):
         study.run_study(tmp_path, data_dir="DATA", jobs=2)
     ((experiment, found),) = study_tables.read_results(tmp_path / "results.csv")

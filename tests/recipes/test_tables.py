@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from finished import finish
 
 from recipes.runs import Predictions, Run
 from recipes.tables import Bold, Table, comparisons
@@ -27,9 +28,7 @@ def made(folder, loss, seed, accuracy, **settings):
                 "versions": {"keras": str(seed)},
             }
         )
-        run.write_predictions("test", Predictions(logits, labels))
-        run.finish({})
-    return run
+        return finish(run, Predictions(logits, labels))
 
 
 def test_a_table_is_written_for_markdown_and_for_a_terminal():

@@ -212,6 +212,24 @@ def test_choice_of_the_checkpoint(losses, warmup, best):
     assert state.best_epoch == best
 
 
+def test_another_task_does_not_continue_a_checkpoint_without_configuration(
+    tmp_path, monkeypatch
+):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Run, "write_history", stop)
+    with pytest.raises(KeyboardInterrupt):
+        tiny_run.train(tmp_path)
+    monkeypatch.undo()
+    monkeypatch.setattr(models, "build", tiny_run.build)
+    (tmp_path / "config.json").unlink()
+    for change in ({"seed": 1}, {"loss": "xe"}):
+        with pytest.raises(RunError, match=r"checkpoint .* another configuration"):
+            tiny_run.train(tmp_path, **change)
+    assert not (tmp_path / "config.json").exists()
+
+
 def test_a_finished_run_is_not_repeated(undisturbed, monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("data of a finished run were loaded")

@@ -1,21 +1,26 @@
-"""The search: its grid, its map, its choice, and what becomes of failures."""
+"""The search: its grid, its map, its choice, and its failures."""
 
 import csv
 import shlex
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 import tiny_run
+from finished import finish
 
-from recipes import selection
-from recipes.cli import _parser, main, task_of
-from recipes.engines import Result, training_job
+from recipes import search
+from recipes.cli import _parser, main
+from recipes.commands import request_of
+from recipes.launch import Ended, training_job
 from recipes.runs import Predictions, Run
-from recipes.selection import Outcome, Selection, Trial, default_grid
-from recipes.training import Task
+from recipes.search import default_grid, grid_of, trials_of
+from recipes.search_plots import draw_search
+from recipes.search_results import Outcome, Search, Trial
+from recipes.tasks import Request, run_name, task_of
 
-BASE = ("select", "--dataset", "digits", "--model", "cnn")
+BASE = ("search", "--dataset", "digits", "--model", "cnn")
 
 
 @pytest.fixture(autouse=True)
@@ -47,16 +52,17 @@ def test_default_grids_are_the_papers_choices():
     assert converted[0] > 0.005
 
 
-def trials(*arguments):
-    options = _parser().parse_args([*BASE, *arguments])
-    return selection._trials(options)
+def trials(loss, *grid, seeds=1, folder="out", **asked):
+    request = Request("digits", "cnn", loss, **asked)
+    values = grid_of(request, grid)
+    return tuple(values), trials_of(request, values, seeds, Path(folder))
 
 
 def test_what_is_given_is_not_searched():
-    fields, found = trials("--loss", "au", "--csf", "msp", "--set", "loss.coverage=0.5")
+    fields, found = trials("au", csf="msp", set=("loss.coverage=0.5",))
     assert fields == ("smoothing",)
     assert [trial.values for trial in found] == [(0.005,), (0.01,), (0.05,), (0.1,)]
-    fields, found = trials("--loss", "au", "--grid", "loss.csf=msp,margin", "--seeds=2")
+    fields, found = trials("au", "loss.csf=msp,margin", seeds=2)
     assert fields == ("csf",)
     assert [(*trial.values, trial.seed) for trial in found] == [
         ("msp", 0),
@@ -65,28 +71,27 @@ def test_what_is_given_is_not_searched():
         ("margin", 1),
     ]
     # Epochs move the milestones, as --epochs does; equal numbers are one run.
-    _, found = trials("--loss", "xe", "--grid", "epochs=4,8,4.0")
+    _, found = trials("xe", "epochs=4,8,4.0")
     assert [trial.values for trial in found] == [(4,), (8,)]
     assert "--epochs 8" in shlex.join(found[1].job.command)
 
 
 def test_a_trial_is_the_run_that_its_command_trains():
-    _, found = trials("--loss", "au", "--subset", "64", "--grid", "smoothing=0.3,1")
+    _, found = trials("au", "smoothing=0.3,1", subset=64)
     job = found[1].job
     words = list(job.command)[job.command.index("train") :]
-    assert words[-2:] == ["--out", f"runs/select-digits-cnn-au-subset64/{job.name}"]
-    task, name = task_of(_parser().parse_args(words))
-    assert name == job.name
-    assert isinstance(task, Task)
+    assert words[-2:] == ["--out", f"out/{job.run.name}"]
+    task = task_of(request_of(_parser().parse_args(words)))
+    assert run_name(task) == job.run.name
     assert (task.settings.loss["smoothing"], task.subset, task.seed) == (1.0, 64, 0)
     assert job.environment["KERAS_BACKEND"] == keras.backend.backend()
-    assert job.finished is False
+    assert not job.run.finished
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--loss", "xe"), "nothing to choose for xe"),
+        (("--loss", "xe"), "nothing to search for xe"),
         (("--loss", "focal"), "'focal'"),
         (("--loss", "au", "--grid", "gamma=1"), "smoothing"),
         (("--loss", "au", "--grid", "coverage=0.5,2"), "2"),
@@ -108,7 +113,7 @@ def test_nothing_starts_where_a_setting_is_wrong(arguments, words, capsys, tmp_p
 
 
 def made(fields, outcomes, by="nll"):
-    """Returns a selection of settings whose seeds have the outcomes given."""
+    """Returns a search of settings whose seeds have the outcomes given."""
     found = []
     for values, seeds in outcomes.items():
         for seed, outcome in enumerate(seeds):
@@ -116,11 +121,11 @@ def made(fields, outcomes, by="nll"):
             job = training_job(Run(f"runs/{values}-{seed}"), arguments)
             trial = Trial(values, seed, arguments, job)
             if isinstance(outcome, str):
-                trial.failure = Result(job, "exit code 1", outcome, 1.0, "here")
+                trial.failure = Ended(job, "exit code 1", outcome)
             elif outcome is not None:
                 trial.outcome = Outcome(*outcome, 3)
             found.append(trial)
-    return Selection(fields, found, "AU: cnn on digits", by)
+    return Search(fields, found, "AU: cnn on digits", by)
 
 
 #            own loss, NLL, accuracy, ECE
@@ -150,7 +155,7 @@ def test_choice_by_the_mean_over_seeds():
     edge = made(("gamma",), CURVE, by="ece")
     assert edge.choice() == (3.0,)
     assert edge.remarks()[0] == (
-        "gamma γ = 3 is the largest of its grid: a larger one may be better still."
+        "gamma γ = 3 is the largest value of the grid: a larger one may be better."
     )
     # Nothing lies beyond κ = 1.
     whole = made(("coverage",), {(0.5,): CURVE[1.0,], (1.0,): CURVE[2.0,]})
@@ -185,13 +190,13 @@ def test_what_is_not_whole_is_not_chosen(tmp_path):
         *["open"] * 2,
     ]
     assert (rows[0]["val_nll"], rows[3]["val_nll"]) == ("0.9", "")
-    assert found.draw(tmp_path / "map.png")
+    assert draw_search(found, tmp_path / "map.png")
     assert (tmp_path / "map.png").stat().st_size > 5000
     none = made(("gamma",), {(1.0,): ["a"], (2.0,): [None]})
     assert none.choice() is None
     assert none.command() is None
-    assert not none.draw(tmp_path / "none.png")
-    assert "Nothing is chosen" in none.markdown()
+    assert not draw_search(none, tmp_path / "none.png")
+    assert "No setting is chosen" in none.markdown()
 
 
 def test_the_own_loss_is_another_measure_at_each_gamma():
@@ -210,19 +215,19 @@ def test_the_own_loss_is_another_measure_at_each_gamma():
 # --- The command --------------------------------------------------------------------
 
 
-def finish(job, nll):
-    """Stands in for a training: a finished run of which the validation NLL is given."""
+def trained(job, nll):
+    """Stands in for a training: makes a finished run with a given validation NLL."""
     gap = -np.log(np.expm1(nll))
     labels = np.zeros(20, int)
     logits = np.stack([np.full(20, gap), np.zeros(20)], -1)
-    run = Run(job.folder)
     words = list(job.command)[job.command.index("train") :]
-    task, _ = task_of(_parser().parse_args(words))
-    with run.lock():
-        run.claim({**task.config(), "data": {}})
-        run.write_history([{"epoch": 1, "val_loss": 9}, {"epoch": 2, "val_loss": 5}])
-        run.write_predictions("val", Predictions(logits, labels))
-        run.finish({"best_epoch": 2})
+    task = task_of(request_of(_parser().parse_args(words)))
+    history = [{"epoch": 1, "val_loss": 9}, {"epoch": 2, "val_loss": 5}]
+    environment = {"best_epoch": 2}
+    with job.run.lock():
+        job.run.claim({**task.config(), "data": {}})
+        found = Predictions(logits, labels)
+        finish(job.run, found, environment=environment, history=history)
 
 
 def test_an_interrupted_search_continues(tmp_path, capsys, monkeypatch):
@@ -231,19 +236,19 @@ def test_an_interrupted_search_continues(tmp_path, capsys, monkeypatch):
     def interrupted(jobs, engine, *, at_once, gpus, report):
         assert (engine, at_once, gpus) == ("local", 2, 0)
         for job, nll in zip(jobs, (0.9, 0.5, 0.7), strict=True):
-            if job.finished:
+            if job.run.finished:
                 continue
-            started.append(job.name)
-            finish(job, nll)
-            report(Result(job, None, "", 1.0, "here"))
+            started.append(job.run.name)
+            trained(job, nll)
+            report(Ended(job, None))
             if nll == 0.5 and len(started) == 2:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(selection, "run_all", interrupted)
+    monkeypatch.setattr(search, "run_all", interrupted)
     command = (*BASE, "--loss", "inv_focal", "--grid", "gamma=1,2,3", "--jobs", "2")
     assert main((*command, "--out", "out")) == 130
     assert "the same command continues" in capsys.readouterr().err
-    assert (tmp_path / "out" / "selection.csv").read_text().count("finished") == 2
+    assert (tmp_path / "out" / "search.csv").read_text().count("finished") == 2
     assert main((*command, "--out", "out")) == 0
     out = capsys.readouterr().out
     assert "3 runs, 2 of them finished already" in out
@@ -252,11 +257,11 @@ def test_an_interrupted_search_continues(tmp_path, capsys, monkeypatch):
     assert (
         "python -m recipes train --dataset digits --model cnn --loss inv_focal" in out
     )
-    rows = list(csv.DictReader((tmp_path / "out" / "selection.csv").open()))
+    rows = list(csv.DictReader((tmp_path / "out" / "search.csv").open()))
     assert [row["gamma"] for row in rows] == ["1", "2", "3"]
     assert [float(row["val_nll"]) for row in rows] == pytest.approx([0.9, 0.5, 0.7])
     assert [(row["val_loss"], row["epoch"]) for row in rows] == [("5", "2")] * 3
-    assert "![the map](selection.png)" in (tmp_path / "out/selection.md").read_text()
+    assert "![the map](search.png)" in (tmp_path / "out/search.md").read_text()
     # Other settings under the same name are not taken for these.
     name = rows[0]["run"]
     path = tmp_path / "out" / name / "config.json"
@@ -267,11 +272,11 @@ def test_an_interrupted_search_continues(tmp_path, capsys, monkeypatch):
 def test_a_failed_run_is_told_and_tried_again(tmp_path, capsys, monkeypatch):
     def failing(jobs, *_, report, **__):
         good, bad = jobs
-        finish(good, 0.5)
-        report(Result(good, None, "", 1.0, "here"))
-        report(Result(bad, "exit code 1", "error: no space left", 1.0, "here"))
+        trained(good, 0.5)
+        report(Ended(good, None))
+        report(Ended(bad, "exit code 1", "error: no space left"))
 
-    monkeypatch.setattr(selection, "run_all", failing)
+    monkeypatch.setattr(search, "run_all", failing)
     command = (*BASE, "--loss", "kde_xe", "--seeds", "1", "--out", "out")
     assert main(command) == 1
     shown = capsys.readouterr()
@@ -280,16 +285,16 @@ def test_a_failed_run_is_told_and_tried_again(tmp_path, capsys, monkeypatch):
     assert "error: no space left" in shown.out
     assert "kde_weight0.5/train.log" in shown.out.replace("\n", "")
     assert "Chosen: kde_weight 0.3" in shown.out
-    assert "error: no space left" in (tmp_path / "out" / "selection.md").read_text()
-    rows = list(csv.DictReader((tmp_path / "out" / "selection.csv").open()))
+    assert "error: no space left" in (tmp_path / "out" / "search.md").read_text()
+    rows = list(csv.DictReader((tmp_path / "out" / "search.csv").open()))
     assert [row["state"] for row in rows] == ["finished", "failed"]
 
 
 def test_a_search_that_trains(tmp_path, capsys):
-    command = ["select", *tiny_run.ARGUMENTS, "--epochs", "1", "--out", "out"]
+    command = ["search", *tiny_run.ARGUMENTS, "--epochs", "1", "--out", "out"]
     assert main([*command, "--grid", "smoothing=0.3"]) == 0
     assert "Chosen: smoothing 0.3" in capsys.readouterr().out
-    (row,) = csv.DictReader((tmp_path / "out" / "selection.csv").open())
+    (row,) = csv.DictReader((tmp_path / "out" / "search.csv").open())
     run = Run(tmp_path / "out" / row["run"])
     assert run.config()["settings"]["loss"]["smoothing"] == 0.3
     assert run.config()["backend"] == keras.backend.backend()

@@ -1,0 +1,219 @@
+"""What a run is to do: as asked for by a user, and in full."""
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+
+import keras_selcal
+from recipes import settings
+from recipes.data.digits import LABEL_NOISE
+from recipes.runs import RunError
+from recipes.settings import Settings
+
+_BACKENDS = {"tensorflow": ("tensorflow", "tensorflow-cpu"), "torch": ("torch",)}
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a run is to do.
+
+    Args:
+        dataset: a name that `recipes.data.load` takes.
+        model: one of `recipes.models.NAMES`.
+        loss: one of `recipes.losses.NAMES`.
+        seed: of weights, order, augmentation and dropout.
+        settings: of training.
+        label_noise: share of wrong labels, for digits.
+        subset: how many training images to use, drawn by class; None for all.
+        pretrained: a file of weights to start from.
+        data_dir: where the data is. It may move: the run keeps a digest of the data.
+        marks: parts of the run's name that say what differs from the defaults.
+    """
+
+    dataset: str
+    model: str
+    loss: str
+    seed: int
+    settings: Settings
+    label_noise: float | None = None
+    subset: int | None = None
+    pretrained: str | None = None
+    data_dir: str | None = None
+    marks: tuple[str, ...] = ()
+
+    def config(self) -> dict[str, Any]:
+        """Returns all that the run depends on, except for the data itself."""
+        pretrained = None if self.pretrained is None else _file_digest(self.pretrained)
+        return {
+            "dataset": self.dataset,
+            "label_noise": self.label_noise,
+            "subset": self.subset,
+            "model": self.model,
+            "pretrained": pretrained,
+            "loss": self.loss,
+            "seed": self.seed,
+            "settings": dataclasses.asdict(self.settings),
+            "dtype": keras.config.dtype_policy().name,
+            "backend": keras.backend.backend(),
+            "versions": versions(),
+        }
+
+
+def run_name(task: Task) -> str:
+    """Returns the name of a run's folder.
+
+    Example:
+    >>> run_name(task_of(Request("cifar10", "resnet50", "au", epochs=20)))
+    'cifar10-resnet50-au-msp-seed0-epochs20'
+    """
+    dataset = task.dataset
+    if dataset.startswith("folder:"):
+        dataset = os.path.basename(os.path.normpath(dataset))
+    marks = list(task.marks)
+    if task.subset is not None:
+        marks.append(f"subset{task.subset}")
+    if task.label_noise not in (None, LABEL_NOISE):
+        marks.append(f"noise{task.label_noise:g}")
+    if task.pretrained is not None:
+        marks.append("pretrained")
+    csf = task.settings.loss.get("csf")
+    parts = [dataset, task.model, task.loss, *([csf] if csf else [])]
+    name = "-".join([*parts, f"seed{task.seed}", *marks])
+    return "".join(c if c.isalnum() or c in "-_.+" else "_" for c in name)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A task as a user asks for it: what is None comes from the paper's settings.
+
+    The fields are the options of `python -m recipes train`.
+
+    Args:
+        dataset: a name that `recipes.data.load` takes.
+        model: one of `recipes.models.NAMES`.
+        loss: one of `recipes.losses.NAMES`.
+        csf: confidence score of AU and AURC.
+        data_dir: where the data is.
+        epochs: length of the training; milestones and warm-up move in proportion.
+        batch_size: number of images in a step.
+        set: changes of settings, such as `"loss.smoothing=0.3"`.
+        pretrained: a file of weights to start from.
+        subset: how many training images to use.
+        label_noise: share of wrong labels, for digits.
+        checkpoint_every: epochs between checkpoints.
+        seed: of weights, order, augmentation and dropout.
+    """
+
+    dataset: str
+    model: str
+    loss: str
+    csf: str | None = None
+    data_dir: str | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    set: tuple[str, ...] = ()
+    pretrained: str | None = None
+    subset: int | None = None
+    label_noise: float | None = None
+    checkpoint_every: int = 1
+    seed: int = 0
+
+    def changes(self) -> dict[str, str]:
+        """Returns the values of `set` by their names."""
+        return dict(change.partition("=")[::2] for change in self.set)
+
+    def arguments(self) -> tuple[str, ...]:
+        """Returns the arguments of `python -m recipes train`.
+
+        Example:
+        >>> Request("digits", "cnn", "au", set=("loss.smoothing=1",)).arguments()[-2:]
+        ('--set', 'loss.smoothing=1')
+        """
+        found: list[str] = []
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name in ("dataset", "model", "loss") or value != field.default:
+                option = f"--{field.name.replace('_', '-')}"
+                values = value if isinstance(value, tuple) else (value,)
+                found += [word for one in values for word in (option, str(one))]
+        return tuple(found)
+
+
+def task_of(request: Request) -> Task:
+    """Returns the task that a request describes, with all settings.
+
+    Example:
+    >>> task_of(Request("cifar10", "resnet50", "au")).settings.loss["coverage"]
+    0.88
+    """
+    marks = []
+    try:
+        chosen = settings.settings(
+            request.dataset,
+            request.model,
+            request.loss,
+            csf=request.csf,
+            weight_gradient=request.changes().get("loss.weight_gradient", "0"),
+            from_scratch=request.pretrained is None,
+        )
+        if request.csf is not None and "csf" not in chosen.loss:
+            raise RunError(f"`csf` is for the losses au and aurc, not {request.loss}.")
+        if request.epochs is not None and request.epochs != chosen.epochs:
+            chosen = settings.with_epochs(chosen, request.epochs)
+            marks.append(f"epochs{request.epochs}")
+        changes = list(request.set)
+        if request.batch_size is not None:
+            changes.append(f"batch_size={request.batch_size}")
+        for change in changes:
+            key, _, value = change.partition("=")
+            chosen = settings.override(chosen, key, value)
+            marks.append(f"{key.rpartition('.')[2]}{value}")
+    except ValueError as error:
+        raise RunError(str(error)) from error
+    noise = request.label_noise
+    if request.dataset == "digits":
+        noise = LABEL_NOISE if noise is None else noise
+    elif noise is not None:
+        raise RunError(f"`label-noise` is for digits, not {request.dataset}.")
+    return Task(
+        dataset=request.dataset,
+        model=request.model,
+        loss=request.loss,
+        seed=request.seed,
+        settings=chosen,
+        label_noise=noise,
+        subset=request.subset,
+        pretrained=request.pretrained,
+        data_dir=request.data_dir,
+        marks=tuple(marks),
+    )
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of the libraries that results depend on."""
+    backend = keras.backend.backend()
+    packages = ("keras", "numpy", *_BACKENDS.get(backend, (backend, "jaxlib")))
+    found = {"keras_selcal": keras_selcal.__version__}
+    for package in packages:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _file_digest(path: str) -> dict[str, str]:
+    try:
+        with open(path, "rb") as file:
+            digest = hashlib.sha256()
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror}.") from error
+    return {"file": Path(path).name, "sha256": digest.hexdigest()}
