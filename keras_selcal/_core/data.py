@@ -141,7 +141,7 @@ class LabelledData:
                     )
             if not isinstance(x, keras.utils.PyDataset | Iterable):
                 refuse(name, x, "arrays or a data set of (x, y) batches")
-            self._data = x
+            self._data: Any = x
             return
         if y is None:
             refuse("y", y, "the labels of `x`, where `x` is arrays")

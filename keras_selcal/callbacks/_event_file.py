@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-# Colours of a PNG in TensorBoard's words: red, green, blue and opacity.
+# TensorBoard's code for the colours of a PNG: red, green, blue and opacity.
 _RGBA = 4
 
 
@@ -27,12 +27,13 @@ class EventFile:
     """One event file in a folder.
 
     Args:
-        log_dir: the folder, which is made if need be.
+        log_dir: the folder, which is created if it does not exist.
     """
 
     def __init__(self, log_dir: str | os.PathLike[str]) -> None:
         writer, self._event, self._summary = require_tensorboard()
         self._writer = writer(os.fspath(log_dir))
+        self.closed = False
 
     def write(
         self, step: int, scalars: Mapping[str, float], images: Mapping[str, bytes]
@@ -55,3 +56,4 @@ class EventFile:
 
     def close(self) -> None:
         self._writer.close()
+        self.closed = True

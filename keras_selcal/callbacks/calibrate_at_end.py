@@ -12,7 +12,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.data import LabelledData
+from keras_selcal._core.data import LabelledData, LabelledOutputs
 from keras_selcal._core.models import append_layer, check_extensible, check_outputs
 from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.validation import refuse
@@ -143,21 +143,9 @@ class CalibrateAtEnd(keras.callbacks.Callback):
         self.calibrator = calibrator
         self._calibrated_weights = _fingerprint(self.model)
         p = ops.convert_to_numpy(layer(ops.convert_to_tensor(found.outputs)))
-        self.before, self.after = (
-            CalibrationReport(
-                found.labels,
-                y_pred,
-                from_logits=from_logits,
-                sample_weight=found.weight,
-                bootstrap=0,
-                name=name,
-                **outputs.changed(),
-            )
-            for name, y_pred, from_logits in (
-                ("before", found.outputs, outputs.from_logits),
-                ("after", p, False),
-            )
-        )
+        self.before = _report(found, outputs, "before")
+        after = found._replace(outputs=p)
+        self.after = _report(after, replace(outputs, from_logits=False), "after")
         outcome = {
             **{
                 name: float(value)
@@ -192,6 +180,24 @@ class CalibrateAtEnd(keras.callbacks.Callback):
             f"validation samples: {', '.join(parts)}"
         )
         return text + (f"; saved to {self.path}" if self.path is not None else "")
+
+
+def _report(found: LabelledOutputs, outputs: Outputs, name: str) -> CalibrationReport:
+    """Returns the report of predictions, without intervals."""
+    y_pred, y_true, weight = found
+    if outputs.axis != -1:
+        if y_true.ndim == y_pred.ndim:
+            y_true = np.moveaxis(y_true, outputs.axis, -1)
+        y_pred = np.moveaxis(y_pred, outputs.axis, -1)
+    return CalibrationReport(
+        y_true,
+        y_pred,
+        from_logits=outputs.from_logits,
+        sample_weight=weight,
+        bootstrap=0,
+        name=name,
+        **replace(outputs, axis=-1).changed(),
+    )
 
 
 def _fingerprint(model: keras.Model) -> bytes:

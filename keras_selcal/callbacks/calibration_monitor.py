@@ -194,6 +194,8 @@ class CalibrationMonitor(keras.callbacks.Callback):
         if self.picture_dir is not None:
             self.picture_dir.mkdir(parents=True, exist_ok=True)
         if self.log_dir is not None:
+            # Training that was interrupted has left its file open.
+            self.on_train_end()
             self._event_file = EventFile(self.log_dir)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:

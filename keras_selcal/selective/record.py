@@ -47,12 +47,11 @@ class FitRecord:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "FitRecord":
-        return cls(
-            **{
-                name: tuple(value) if isinstance(value, list) else value
-                for name, value in values.items()
-            }
-        )
+        fields: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
+        }
+        return cls(**fields)
 
     def describe(self) -> str:
         """Returns the figures in one line, as arguments."""
