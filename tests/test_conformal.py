@@ -472,7 +472,7 @@ def test_probabilities_and_logits_give_the_same_sets():
     np.testing.assert_array_equal(
         logits.predict(new, verbose=0).sets, probabilities.predict(new, verbose=0).sets
     )
-    p = logits.predict_probabilities(new, verbose=0)
+    p = logits.predict_proba(new, verbose=0)
     np.testing.assert_allclose(p, softmax(new), atol=1e-6)
 
 
@@ -497,6 +497,22 @@ def test_one_sigmoid_unit_equals_two_columns(from_logits):
     np.testing.assert_array_equal(*sets)
 
 
+def test_one_sigmoid_unit_with_a_calibrator():
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 600)
+    z = (3 * y - 1.5 + rng.normal(size=600)).astype("float32")[:, None]
+    model = keras.Sequential([keras.Input((1,)), layers.Rescaling(5.0)])
+    classifier = ConformalClassifier(model, calibrator=TemperatureScaling())
+    classifier.fit(z, y, verbose=0)
+    t = classifier.calibrator.temperature
+    assert 1 < t < 4
+    p = classifier.predict_proba(z, verbose=0)
+    np.testing.assert_allclose(p[:, 1:], 1 / (1 + np.exp(-5 * z / t)), atol=1e-5)
+    scores = conformal_scores(p[1::2], y[1::2])
+    q = conformal_threshold(scores, 0.1)
+    assert classifier.threshold == pytest.approx(q, abs=3e-6)
+
+
 def test_class_conditional_classifier():
     x, y = draw(600, 4)
     new = draw(300, 4, seed=1)[0]
@@ -509,7 +525,8 @@ def test_class_conditional_classifier():
         classifier.predict(new, verbose=0).sets,
         conformal_sets(new, q, from_logits=True),
     )
-    assert classifier.record["promise"].endswith("for each class")
+    assert classifier.record.per_class
+    assert not classifier.record.per_stratum
 
 
 def test_strata_have_thresholds_of_their_own(tmp_path):
@@ -560,10 +577,10 @@ def test_unfitted_calibrator_is_fitted_on_every_other_sample():
     p = softmax(3 * x[1::2] / expected)
     q = conformal_threshold(conformal_scores(p, y[1::2], method="aps"), 0.1)
     assert classifier.threshold == pytest.approx(q, abs=1e-5)
-    assert classifier.record["samples"] == 500
+    assert classifier.record.n == 500
     # A fitted one is left as it is, and all samples select the threshold.
     classifier.fit(x, y, verbose=0)
-    assert classifier.record["samples"] == 1000
+    assert classifier.record.n == 1000
 
 
 def test_penalty_auto_selects_on_every_other_sample():
@@ -606,19 +623,31 @@ def test_samples_of_weight_0_change_nothing():
         np.testing.assert_allclose(ours[name], value)
 
 
+def test_ignored_classes_change_nothing(tmp_path):
+    x, y = draw()
+    classifier = ConformalClassifier(logits_model(), ignore_class=255)
+    labels = np.where(np.arange(600) < 500, y, 255)
+    classifier.fit(x, labels, verbose=0)
+    plain = ConformalClassifier(logits_model()).fit(x[:500], y[:500], verbose=0)
+    assert classifier.threshold == plain.threshold
+    assert classifier.record.n == 500
+    classifier.save(tmp_path / "a.keras")
+    assert ConformalClassifier.load(tmp_path / "a.keras").ignore_class == 255
+
+
 def test_tokens_need_groups():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40, 5, 3)).astype("float32")
     y = x.argmax(-1)
     model = keras.Sequential([keras.Input((5, 3)), layers.Identity()])
     classifier = ConformalClassifier(model)
-    with pytest.warns(UserWarning, match=r"Pass `groups=np.arange"):
+    with pytest.warns(UserWarning, match=r'Pass `groups="first_axis"'):
         classifier.fit(x, y, verbose=0)
-    classifier.fit(x, y, groups=np.arange(40), verbose=0)
+    classifier.fit(x, y, groups="first_axis", verbose=0)
     scores = conformal_scores(x, y, from_logits=True)
     q = conformal_threshold(scores, 0.1, groups=np.repeat(np.arange(40), 5))
     assert classifier.threshold == pytest.approx(q, abs=3e-6)
-    assert classifier.record["groups"] == 40
+    assert classifier.record.groups == 40
     prediction = classifier.predict(x, verbose=0)
     assert prediction.sets.shape == (40, 5, 3)
     assert prediction.labels.shape == prediction.sizes.shape == (40, 5)
@@ -626,6 +655,22 @@ def test_tokens_need_groups():
     classifier.fit(x, y, groups=np.arange(40), strata=np.arange(40) % 2, verbose=0)
     sets = classifier.predict(x, strata=np.arange(40) % 2, verbose=0).sets
     assert sets.shape == (40, 5, 3)
+
+
+def test_masked_tokens_do_not_count():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 5, 3)).astype("float32") + 0.1
+    y = rng.integers(0, 3, (40, 5))
+    padding = rng.random((40, 5)) < 0.4
+    x[padding] = 0
+    model = keras.Sequential([keras.Input((5, 3)), layers.Masking(), layers.Identity()])
+    classifier = ConformalClassifier(model)
+    classifier.fit(x, y, groups="first_axis", verbose=0)
+    group = np.repeat(np.arange(40), 5).reshape(40, 5)[~padding]
+    scores = conformal_scores(x[~padding], y[~padding], from_logits=True)
+    q = conformal_threshold(scores, 0.1, groups=group)
+    assert classifier.threshold == pytest.approx(q, abs=3e-6)
+    assert classifier.record.n == (~padding).sum()
 
 
 def test_predictions_that_are_not_finite_get_all_classes():
@@ -716,6 +761,7 @@ def test_save_and_load(options, tmp_path):
     for name in ("method", "alpha", "seed", "class_conditional", "allow_empty"):
         assert getattr(loaded, name) == getattr(classifier, name)
     assert type(loaded.calibrator) is type(classifier.calibrator)
+    assert loaded.record.alpha == classifier.alpha
     ours, theirs = (c.evaluate(new, new_y, verbose=0) for c in (classifier, loaded))
     for name, value in ours.items():
         np.testing.assert_allclose(theirs[name], value)
@@ -786,3 +832,33 @@ def test_coverage_on_real_logits(kind):
     # Two-sided at 1e-4; ties at saturated scores can only add coverage.
     assert (test <= q).sum() >= law.ppf(1e-4)
     assert (test <= q).sum() <= law.ppf(1 - 1e-4) + (test == q).sum()
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.1, 0.3])
+def test_lac_equals_mapie(alpha):
+    classification = pytest.importorskip("mapie.classification")
+    from sklearn.base import BaseEstimator, ClassifierMixin
+
+    class Given(ClassifierMixin, BaseEstimator):
+        classes_ = np.arange(5)
+
+        def fit(self, x, y):
+            return self
+
+        def __sklearn_is_fitted__(self):
+            return True
+
+        def predict_proba(self, x):
+            return x
+
+        def predict(self, x):
+            return x.argmax(-1)
+
+    x, y = draw(800, 5)
+    p = softmax(x.astype("float64"))
+    mapie = classification.SplitConformalClassifier(
+        Given(), confidence_level=1 - alpha, conformity_score="lac", prefit=True
+    ).conformalize(p[:400], y[:400])
+    _, theirs = mapie.predict_set(p[400:])
+    q = conformal_threshold(conformal_scores(p[:400], y[:400]), alpha)
+    np.testing.assert_array_equal(conformal_sets(p[400:], q), theirs[:, :, 0])

@@ -54,7 +54,11 @@ SCORES = PROBABILITIES.max(-1)
 CORRECT = PROBABILITIES.argmax(-1) == Y
 WEIGHT = _rng.integers(1, 4, size=N).astype("float64")
 
+SETS = PROBABILITIES >= 0.2
+
 DRAW = {
+    "set_sizes": lambda ax: plots.set_sizes(Y, SETS, ax=ax),
+    "class_coverage": lambda ax: plots.class_coverage(Y, SETS, alpha=0.1, ax=ax),
     "reliability_gaps": lambda ax: plots.reliability_gaps(
         functional.reliability_curve(Y, PROBABILITIES, 10), ax=ax
     ),
@@ -198,6 +202,48 @@ def test_axes_of_another_kind_are_refused(name):
         DRAW[name]("here")
     with pytest.raises(ValueError, match="`ax` must be"):
         DRAW[name](Figure().subplots(1, 2))
+
+
+# Prediction sets
+
+
+def test_set_sizes_are_split_by_whether_they_hold_the_label(ax):
+    plots.set_sizes(Y, SETS, ax=ax)
+    sizes, covered = SETS.sum(-1), SETS[np.arange(N), Y]
+    holds, edges, _ = stairs(ax, "sets that hold the label")
+    both, _, below = stairs(ax, "sets that miss the label")
+    np.testing.assert_allclose(edges, np.arange(sizes.max() + 2) - 0.5)
+    for size in range(sizes.max() + 1):
+        assert holds[size] == pytest.approx((covered & (sizes == size)).mean())
+        assert both[size] == pytest.approx((sizes == size).mean())
+    np.testing.assert_allclose(below, holds)
+
+
+def test_class_coverage_has_a_bar_and_an_interval_for_each_class(ax):
+    plots.class_coverage(Y, SETS, alpha=0.1, ax=ax)
+    covered = SETS[np.arange(N), Y]
+    share = np.array([covered[c == Y].mean() for c in range(K)])
+    order = np.argsort(share)
+    values, _, baseline = stairs(ax, "classes")
+    np.testing.assert_allclose(values, share[order])
+    assert baseline == covered.mean()
+    whiskers = marks(ax, "95 % interval")
+    for whisker, c in zip(whiskers, order, strict=True):
+        m = (c == Y).sum()
+        np.testing.assert_allclose(whisker[:, 1], wilson(covered[c == Y].sum(), m))
+    names = [label.get_text() for label in ax.get_xticklabels()]
+    assert names == [str(c) for c in order]
+    assert line(ax, "1 − α").get_ydata()[0] == 0.9
+
+
+@pytest.mark.parametrize("draw", [plots.set_sizes, plots.class_coverage])
+def test_plots_of_sets_refuse_what_are_no_sets_or_labels(draw, ax):
+    with pytest.raises(ValueError, match="`sets` must be"):
+        draw(Y, PROBABILITIES, ax=ax)
+    with pytest.raises(ValueError, match="`y_true` must be"):
+        draw(Y + 1, SETS, ax=ax)
+    with pytest.raises(ValueError, match="`y_true` must be"):
+        draw(Y[1:], SETS, ax=ax)
 
 
 # Reliability diagram

@@ -1,7 +1,10 @@
-"""Prediction sets that hold the right class with a chosen probability."""
+"""Guarantees: sets that hold the right class, and thresholds that hold a risk."""
 
-from keras_selcal.conformal.classifier import ConformalClassifier, ConformalPrediction
+from keras_selcal.conformal.classifier import ConformalClassifier
+from keras_selcal.conformal.evaluation import evaluate_sets
 from keras_selcal.conformal.layer import ConformalLayer
+from keras_selcal.conformal.results import ConformalPrediction, ConformalRecord
+from keras_selcal.conformal.risk_control import control_risk, multi_label_losses
 from keras_selcal.conformal.scores import conformal_scores, conformal_sets
 from keras_selcal.conformal.threshold import choose_penalty, conformal_threshold
 
@@ -9,8 +12,12 @@ __all__ = [
     "ConformalClassifier",
     "ConformalLayer",
     "ConformalPrediction",
+    "ConformalRecord",
     "choose_penalty",
     "conformal_scores",
     "conformal_sets",
     "conformal_threshold",
+    "control_risk",
+    "evaluate_sets",
+    "multi_label_losses",
 ]

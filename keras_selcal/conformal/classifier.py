@@ -1,15 +1,13 @@
 """A classifier that answers with a set of classes."""
 
-import copy
-import math
 import warnings
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.data import LabelledOutputs
+from keras_selcal._core.data import LabelledOutputs, predict_with_labels
 from keras_selcal._core.models import (
     append_layer,
     check_extensible,
@@ -17,36 +15,20 @@ from keras_selcal._core.models import (
     gives_logits,
 )
 from keras_selcal._core.outputs import Outputs
-from keras_selcal._core.samples import row_blocks, to_numpy
+from keras_selcal._core.samples import to_numpy
 from keras_selcal._core.validation import refuse
-from keras_selcal.calibrators import CalibrationLayer, Calibrator
+from keras_selcal.calibrators import Calibrator
 from keras_selcal.conformal.arrays import check_alpha
+from keras_selcal.conformal.evaluation import evaluate_sets, mean_by
+from keras_selcal.conformal.fitting import fit_layer
 from keras_selcal.conformal.layer import ConformalLayer
-from keras_selcal.conformal.samples import LabelledRows, predict_rows, spread
+from keras_selcal.conformal.results import ConformalPrediction, ConformalRecord
+from keras_selcal.conformal.samples import LabelledRows, spread
 from keras_selcal.conformal.scores import Score
-from keras_selcal.conformal.threshold import choose_penalty, conformal_threshold
-
-
-class ConformalPrediction(NamedTuple):
-    """Answers of a conformal classifier.
-
-    Attributes:
-        sets: which classes each set holds, boolean (..., k).
-        labels: the most probable classes (...), whether their set holds them or not.
-        sizes: how many classes each set holds, (...).
-    """
-
-    sets: np.ndarray
-    labels: np.ndarray
-
-    @property
-    def sizes(self) -> np.ndarray:
-        return np.asarray(self.sets.sum(axis=-1))
 
 
 class ConformalClassifier:
-    """A classifier whose answer is a set that holds the right class with probability
-    1 − α.
+    """A classifier whose answer is a set that holds the label at a chosen rate.
 
     Formula:
 
@@ -62,24 +44,21 @@ class ConformalClassifier:
     What the guarantee means:
 
     - It needs held-out samples that are exchangeable with those to come; independent
-      draws of one distribution are. Data that the model was trained on are not, and
-      after a shift of the data it no longer holds: fit again on labelled data of the
-      new kind, or pass known likelihood ratios as `sample_weight`.
+      draws of one distribution are, the model's training data are not. After a shift
+      of the data, fit again, or pass known likelihood ratios as `sample_weight`.
     - It is marginal: 1 − α is an average over samples, and over calibration sets. A
       rare or difficult class can be covered far less. `class_conditional=True` gives
       each class a threshold of its own and P(Y ∈ C(X) | Y = c) ≥ 1 − α; `strata=` in
       `fit` does the same for groups of samples that are known beforehand (hospitals,
-      age groups), and both can be combined. It takes 1/α − 1 samples at least in each,
-      some hundred for useful sets; where there are fewer, a warning says so and sets
-      hold the class in question always.
-    - It says nothing about sets of one size. `evaluate` shows the coverage by size and
-      by class.
+      age groups), and both can be combined. Each takes 1/α − 1 samples at least; with
+      fewer, a warning says so and the class is in every set.
+    - It does not hold for sets of one size: `evaluate` shows their coverage.
 
     Args:
         model: a functional Keras model, or a built Sequential one, with one output:
             (..., k), or (..., 1) of one sigmoid unit, whose classes are (1 − p, p).
         method: `"lac"`, `"aps"`, `"raps"` or `"saps"`, see `conformal_scores`. LAC has
-            the smallest sets; RAPS and SAPS vary more with the difficulty.
+            the smallest sets if the probabilities are right.
         alpha: α in (0, 1), the share of sets that may miss the label.
         calibrator: a calibrator of `keras_selcal.calibrators`. If it is not fitted yet,
             `fit` fits a copy on every other sample and takes the threshold from the
@@ -87,18 +66,21 @@ class ConformalClassifier:
         penalty: λ of RAPS and SAPS, see `conformal_scores`. `"auto"` selects it, and
             `k_reg`, on every other sample by `choose_penalty`.
         k_reg: see `conformal_scores`.
-        seed: None, or the seed of u, see `conformal_scores`: APS, RAPS and SAPS have
-            smaller sets with it. u depends on the seed and the model's output for the
-            sample only, so that a sample has the same set each time.
+        seed: None, or the seed of u, see `conformal_scores`. Pass one with APS and
+            RAPS: their sets are larger without. u depends on the seed and the model's
+            output for the sample only, so that a sample has the same set each time.
         class_conditional: whether each class has a threshold of its own.
         allow_empty: whether sets may be empty. False adds the most probable class.
         from_logits: whether the model gives logits. By default it does unless its last
-            operation is a softmax.
+            operation is a softmax or a sigmoid.
+        ignore_class: samples with this label do not count in `fit` and `evaluate`.
 
     Attributes:
         threshold: q, once fitted; None before. A float, or (k,) where
             `class_conditional`; with strata, one (row) for each entry of `strata`.
         strata: the strata of `fit`, in order, or None.
+        record: a `ConformalRecord`, what the classifier was fitted on and what it
+            promises; None before `fit`.
 
     Example:
     >>> import keras
@@ -121,7 +103,6 @@ class ConformalClassifier:
       World](https://doi.org/10.1007/978-3-031-06649-8)
     - Angelopoulos & Bates, [A Gentle Introduction to Conformal
       Prediction](https://arxiv.org/abs/2107.07511)
-    - Those of `conformal_scores` and `conformal_threshold`
     """
 
     def __init__(
@@ -137,11 +118,16 @@ class ConformalClassifier:
         class_conditional: bool = False,
         allow_empty: bool = True,
         from_logits: bool | None = None,
+        ignore_class: int | None = None,
     ) -> None:
         if not isinstance(model, keras.Model):
             refuse("model", model, "a Keras model")
         if calibrator is not None and not isinstance(calibrator, Calibrator):
             refuse("calibrator", calibrator, "a calibrator of keras_selcal, or None")
+        if calibrator is not None and calibrator.multi_label:
+            refuse(
+                "calibrator", calibrator, "one of multi_label=False: one label is true"
+            )
         automatic = isinstance(penalty, str)
         if automatic and (penalty != "auto" or method not in ("raps", "saps")):
             refuse("penalty", penalty, "a number, or 'auto' with RAPS and SAPS")
@@ -158,13 +144,17 @@ class ConformalClassifier:
         self.class_conditional = bool(class_conditional)
         self.allow_empty = bool(allow_empty)
         self.from_logits = gives_logits(model, from_logits)
+        self.ignore_class = Outputs(ignore_class=ignore_class).ignore_class
+        self._told = from_logits is not None
         self._layer: ConformalLayer | None = None
         self._fitted_on: bytes | None = None
 
     def __repr__(self) -> str:
+        calibrator = self.calibrator and type(self.calibrator).__name__
+        threshold = np.array2string(np.asarray(self.threshold), precision=4)
         return (
-            f"ConformalClassifier({self.model.name}, method={self.method!r}, "
-            f"alpha={self.alpha:g}, threshold={self.threshold!r})"
+            f"ConformalClassifier(model={self.model.name!r}, method={self.method!r}, "
+            f"alpha={self.alpha:g}, calibrator={calibrator}, threshold={threshold})"
         )
 
     @property
@@ -181,9 +171,8 @@ class ConformalClassifier:
         return None if self._layer is None else self._layer.strata
 
     @property
-    def record(self) -> dict[str, Any]:
-        """What the classifier was fitted on and what it promises."""
-        return dict(self._fitted().record)
+    def record(self) -> ConformalRecord | None:
+        return None if self._layer is None else self._layer.record
 
     def fit(
         self,
@@ -198,82 +187,59 @@ class ConformalClassifier:
     ) -> "ConformalClassifier":
         """Selects the threshold on held-out data and returns the classifier.
 
-        The threshold lies just above the score that it is, by 1e-6 or half the way to
-        the next one, so that another backend's rounding leaves no label out.
+        Keras masks are honoured: masked tokens do not count. The threshold lies just
+        above a score, by 1e-6 or half the way to the next one, so that another
+        backend's rounding leaves no label out.
 
         Args:
-            x: arrays, or a data set of (x, y) batches (`tf.data.Dataset`,
-                `keras.utils.PyDataset`, PyTorch's `DataLoader`, any iterable).
+            x: arrays, or a data set of (x, y) or (x, y, sample_weight) batches
+                (`tf.data.Dataset`, `keras.utils.PyDataset`, PyTorch's `DataLoader`,
+                any iterable).
             y: class indices or one-hot labels, where `x` is arrays.
             sample_weight: see `conformal_threshold`. Samples of weight 0, such as
                 padding, do not count.
-            groups: which samples depend on each other, see `conformal_threshold`: one
-                entry for each sample, or for each first index of outputs (b, t, k),
-                such as `np.arange(b)`.
+            groups: which samples depend on each other, see `conformal_threshold`. By
+                default none do. `"first_axis"` makes each element of the first axis (a
+                sequence, an image) one unit; an array of shape (b,), or of the
+                samples' shape, names the group of each.
             strata: the stratum of each sample, numbers or strings in the shape of
                 `groups`. Each stratum gets thresholds and a guarantee of its own;
                 `predict` and `evaluate` then need `strata` as well.
             batch_size: where `x` is arrays.
             verbose: as in `keras.Model.predict`.
         """
-        rows = predict_rows(
-            self.model,
-            x,
-            y,
-            sample_weight=sample_weight,
-            groups=groups,
-            strata=strata,
-            batch_size=batch_size,
-            verbose=verbose,
+        found = predict_with_labels(
+            self.model, x, y, batch_size, verbose, sample_weight
         )
-        columns = rows.columns(self.from_logits)
+        rows = LabelledRows.of(*found, self.ignore_class, groups, strata)
         check_outputs(
-            LabelledOutputs(columns, rows.labels, rows.weight),
+            LabelledOutputs(rows.outputs, rows.labels, rows.weight),
             Outputs(from_logits=self.from_logits),
+            told=self._told,
         )
         if rows.nested and groups is None:
             warnings.warn(
                 "The model gives several predictions for each input: tokens of one "
                 "sequence, or pixels of one image, depend on each other, and the "
-                "guarantee is for independent samples. Pass `groups=np.arange(len(x))` "
-                "to count each input as one unit.",
+                'guarantee is for independent samples. Pass `groups="first_axis"` to '
+                "count each input as one unit.",
                 stacklevel=2,
             )
         digest = rows.digest()
-        calibrator, automatic = self.calibrator, self.penalty == "auto"
-        penalty = None if automatic else self.penalty
-        options = Score.of(self.method, penalty, self.k_reg, self.seed).config()
-        unfitted = calibrator is not None and not calibrator.fitted
-        if unfitted or automatic:
-            first, rows = rows.halves()
-        if calibrator is not None and unfitted:
-            calibrator = copy.copy(calibrator)
-            calibrator.fit(first.logits(self.from_logits), first.labels)
-        layer = self._new_layer(rows, calibrator, options)
-        if automatic:
-            p = _in_blocks(lambda z: layer.of_classes(z)[0], first.outputs)
-            options |= choose_penalty(
-                p, first.labels, self.alpha, method=self.method, seed=self.seed
-            )
-            layer = self._new_layer(rows, calibrator, options)
-        scores = _in_blocks(lambda z: layer.of_classes(z)[1], rows.outputs)
-        scores = np.take_along_axis(scores, rows.labels[:, None], axis=-1)[:, 0]
-        cells = np.zeros(len(scores), "int64") if rows.strata is None else rows.strata
-        shape = layer.thresholds.shape
-        if self.class_conditional:
-            cells = cells * rows.num_classes + rows.labels
-        q = conformal_threshold(
-            scores,
-            self.alpha,
-            sample_weight=rows.weight,
-            groups=rows.groups,
-            categories=cells if math.prod(shape) > 1 else None,
-            num_categories=math.prod(shape),
+        # Only assigned at the end: a fit that fails changes nothing.
+        layer, self.calibrator = fit_layer(
+            rows,
+            method=self.method,
+            alpha=self.alpha,
+            calibrator=self.calibrator,
+            penalty=self.penalty,
+            k_reg=self.k_reg,
+            seed=self.seed,
+            class_conditional=self.class_conditional,
+            allow_empty=self.allow_empty,
+            from_logits=self.from_logits,
+            ignore_class=self.ignore_class,
         )
-        q = np.reshape(q, -1)
-        layer.thresholds = _with_margin(q, scores, cells).reshape(shape)
-        if self.calibrator is not None:
-            self.calibrator = calibrator
         self._layer = layer
         self._fitted_on = digest
         return self
@@ -299,10 +265,12 @@ class ConformalClassifier:
         answer = self._answer(outputs, strata)
         return ConformalPrediction(answer["sets"], answer["labels"])
 
-    def predict_probabilities(
+    def predict_proba(
         self, x: Any, *, batch_size: int | None = None, verbose: Any = "auto"
     ) -> np.ndarray:
         """Returns calibrated probabilities (..., k).
+
+        One sigmoid unit gives two columns, (1 − p, p).
 
         Args:
             x: whatever `keras.Model.predict` takes.
@@ -312,8 +280,6 @@ class ConformalClassifier:
         layer = self._fitted()
         outputs = self.model.predict(x, batch_size=batch_size, verbose=verbose)
         return to_numpy(layer.of_classes(ops.convert_to_tensor(outputs))[0])
-
-    predict_proba = predict_probabilities
 
     def evaluate(
         self,
@@ -336,31 +302,14 @@ class ConformalClassifier:
             verbose: as in `keras.Model.predict`.
 
         Returns:
-            A dict of
-
-            - `coverage`: share of the sets that hold the label,
-            - `mean_size`: average number of classes in a set,
-            - `singleton_rate` and `empty_rate`: share of the sets with one class and
-              with none,
-            - `accuracy`: of the most probable class,
-            - `class_coverage`: coverage of each class, (k,); NaN for one without
-              samples,
-            - `size_coverage`: coverage of the sets of each size 0 … k, (k + 1,); NaN
-              for a size without sets (size-stratified coverage),
-            - `size_rate`: share of the sets of each size, (k + 1,),
-            - `stratum_coverage`: coverage by stratum, a dict, if there are strata.
+            Those of `evaluate_sets`, `accuracy` (of the most probable class) and, if
+            there are strata, `stratum_coverage`, a dict of the coverage of each.
         """
         layer = self._fitted()
-        rows = predict_rows(
-            self.model,
-            x,
-            y,
-            sample_weight=sample_weight,
-            strata=strata,
-            names=layer.strata,
-            batch_size=batch_size,
-            verbose=verbose,
+        found = predict_with_labels(
+            self.model, x, y, batch_size, verbose, sample_weight
         )
+        rows = LabelledRows.of(*found, self.ignore_class, None, strata, layer.strata)
         if self._fitted_on == rows.digest():
             warnings.warn(
                 "The classifier is evaluated on the data that its threshold was "
@@ -369,22 +318,12 @@ class ConformalClassifier:
             )
         answer = self._answer(rows.outputs, rows.stratum_names())
         sets, w = answer["sets"], rows.weight
-        sizes = sets.sum(axis=-1)
-        covered = np.take_along_axis(sets, rows.labels[:, None], axis=-1)[:, 0]
+        figures = evaluate_sets(rows.labels, sets, sample_weight=w)
         right = answer["labels"] == rows.labels
-        k = rows.num_classes
-        figures: dict[str, Any] = {
-            "coverage": float(np.average(covered, weights=w)),
-            "mean_size": float(np.average(sizes, weights=w)),
-            "singleton_rate": float(np.average(sizes == 1, weights=w)),
-            "empty_rate": float(np.average(sizes == 0, weights=w)),
-            "accuracy": float(np.average(right, weights=w)),
-            "class_coverage": _mean_by(rows.labels, covered, w, k),
-            "size_coverage": _mean_by(sizes, covered, w, k + 1),
-            "size_rate": np.bincount(sizes, w, k + 1) / w.sum(),
-        }
+        figures["accuracy"] = float(np.average(right, weights=w))
         if layer.strata is not None and rows.strata is not None:
-            means = _mean_by(rows.strata, covered, w, len(layer.strata))
+            covered = sets[np.arange(len(sets)), rows.labels]
+            means = mean_by(rows.strata, covered, w, len(layer.strata))
             figures["stratum_coverage"] = dict(
                 zip(layer.strata, means.tolist(), strict=True)
             )
@@ -401,8 +340,8 @@ class ConformalClassifier:
         if layer.strata is None:
             return append_layer(self.model, layer)
         check_extensible(self.model)
-        sequential = isinstance(self.model, keras.Sequential)
-        inputs = self.model.inputs[0] if sequential else self.model.input
+        single = isinstance(self.model, keras.Sequential)
+        inputs = self.model.inputs[0] if single else self.model.input
         strata = keras.Input((), dtype="int32", name="strata")
         outputs = layer(self.model(inputs), strata)
         return keras.Model([inputs, strata], outputs, name=f"sets_of_{self.model.name}")
@@ -430,42 +369,19 @@ class ConformalClassifier:
         if not models or not isinstance(parts[-1], ConformalLayer):
             refuse("path", str(path), "a file saved by `ConformalClassifier.save`")
         layer = parts[-1]
+        assert layer.record is not None
         classifier = cls(
             models[-1],
             **layer.score.config(),
-            alpha=layer.alpha,
+            alpha=layer.record.alpha,
             calibrator=layer.calibration and layer.calibration.calibrator,
             class_conditional=layer.class_conditional,
             allow_empty=layer.allow_empty,
             from_logits=layer.from_logits,
+            ignore_class=layer.ignore_class,
         )
         classifier._layer = layer
         return classifier
-
-    def _new_layer(
-        self, rows: LabelledRows, calibrator: Any, options: dict[str, Any]
-    ) -> ConformalLayer:
-        promise = f"P(label in set) >= {1 - self.alpha:g}"
-        per = ["class"] * self.class_conditional + ["stratum"] * (
-            rows.names is not None
-        )
-        units = "samples" if rows.groups is None else "groups"
-        record = {
-            units: rows.num_units,
-            "promise": promise + (f" for each {' and '.join(per)}" if per else ""),
-            "holds_for": f"{units} exchangeable with those of `fit`",
-        }
-        return ConformalLayer(
-            rows.num_classes,
-            self.from_logits,
-            calibrator and CalibrationLayer(calibrator, self.from_logits),
-            **options,
-            allow_empty=self.allow_empty,
-            class_conditional=self.class_conditional,
-            strata=rows.names,
-            alpha=self.alpha,
-            record=record,
-        )
 
     def _fitted(self) -> ConformalLayer:
         if self._layer is None:
@@ -482,28 +398,3 @@ class ConformalClassifier:
             index = spread("strata", strata, outputs.shape[:-1], layer.strata)
             answer = layer(ops.convert_to_tensor(outputs), ops.convert_to_tensor(index))
         return {name: to_numpy(value) for name, value in answer.items()}
-
-
-def _in_blocks(function: Any, outputs: np.ndarray) -> np.ndarray:
-    """Returns function(outputs), a few rows at a time."""
-    return np.concatenate(
-        [
-            to_numpy(function(ops.convert_to_tensor(outputs[block])))
-            for block in row_blocks(outputs.shape)
-        ]
-    )
-
-
-def _with_margin(q: np.ndarray, scores: np.ndarray, cells: np.ndarray) -> np.ndarray:
-    """Returns thresholds just above that let the same scores pass, in float32."""
-    following = np.full(len(q), math.inf)
-    np.minimum.at(following, cells, np.where(scores > q[cells], scores, math.inf))
-    higher = np.minimum(q + 1e-6, (q + following) / 2).astype("float32")
-    return np.where((higher >= q) & (higher < following), higher, q.astype("float32"))
-
-
-def _mean_by(index: np.ndarray, values: Any, weight: Any, count: int) -> np.ndarray:
-    """Returns the mean of values by index, (count,); NaN where there is none."""
-    total = np.bincount(index, weight, count)
-    with np.errstate(invalid="ignore"):
-        return np.bincount(index, weight * values, count) / total

@@ -11,6 +11,7 @@ from keras_selcal._core.ops import Tensor, safe_log
 from keras_selcal._core.outputs import two_columns
 from keras_selcal._core.saving import deserialize_if_config, serializable
 from keras_selcal.calibrators import CalibrationLayer
+from keras_selcal.conformal.results import ConformalRecord
 from keras_selcal.conformal.scores import Score, fill_empty, uniforms
 
 
@@ -36,8 +37,8 @@ class ConformalLayer(keras.layers.Layer):
         class_conditional: whether each class has a threshold of its own.
         strata: names of the strata, each of which has thresholds of its own, or None.
             With them, `call` takes the index of each sample's stratum.
-        alpha: α that the thresholds were selected for.
-        record: what they were selected on, see `ConformalClassifier.record`.
+        ignore_class: label that does not count in `ConformalClassifier.fit`.
+        record: a `ConformalRecord` or None.
         **kwargs: arguments of `keras.layers.Layer`.
     """
 
@@ -54,8 +55,8 @@ class ConformalLayer(keras.layers.Layer):
         allow_empty: bool = True,
         class_conditional: bool = False,
         strata: list[Any] | None = None,
-        alpha: float = 0.1,
-        record: dict[str, Any] | None = None,
+        ignore_class: int | None = None,
+        record: ConformalRecord | None = None,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("dtype", "float32")
@@ -67,8 +68,8 @@ class ConformalLayer(keras.layers.Layer):
         self.allow_empty = allow_empty
         self.class_conditional = class_conditional
         self.strata = None if strata is None else list(strata)
-        self.alpha = alpha
-        self.record = dict(record or {})
+        self.ignore_class = ignore_class
+        self.record = record
         # Without the scores' offset: float32 would round them towards it.
         self._thresholds = self.add_weight(
             name="thresholds",
@@ -162,11 +163,12 @@ class ConformalLayer(keras.layers.Layer):
             "allow_empty": self.allow_empty,
             "class_conditional": self.class_conditional,
             "strata": self.strata,
-            "alpha": self.alpha,
-            "record": self.record,
+            "ignore_class": self.ignore_class,
+            "record": self.record and self.record.to_dict(),
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "ConformalLayer":
         calibration = deserialize_if_config(config["calibration"])
-        return cls(**{**config, "calibration": calibration})
+        record = config["record"] and ConformalRecord.from_dict(config["record"])
+        return cls(**{**config, "calibration": calibration, "record": record})

@@ -4,11 +4,8 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import Any
 
-import keras
 import numpy as np
 
-from keras_selcal._core.data import predict_with_labels
-from keras_selcal._core.outputs import two_columns
 from keras_selcal._core.samples import to_numpy, to_weight
 from keras_selcal._core.validation import refuse
 from keras_selcal.conformal.arrays import check_classes
@@ -42,23 +39,6 @@ def spread(
     return np.broadcast_to(values, shape)
 
 
-def predict_rows(
-    model: keras.Model,
-    x: Any,
-    y: Any,
-    *,
-    sample_weight: Any,
-    groups: Any = None,
-    strata: Any,
-    names: list[Any] | None = None,
-    batch_size: int | None,
-    verbose: Any,
-) -> "LabelledRows":
-    """Returns the model's outputs for labelled data, see `LabelledRows.of`."""
-    found = predict_with_labels(model, x, y, batch_size, verbose, sample_weight)
-    return LabelledRows.of(*found, groups, strata, names)
-
-
 @dataclass(frozen=True)
 class LabelledRows:
     """n samples that count.
@@ -87,6 +67,7 @@ class LabelledRows:
         outputs: Any,
         labels: Any,
         weight: Any,
+        ignore_class: int | None,
         groups: Any,
         strata: Any,
         names: list[Any] | None = None,
@@ -97,7 +78,8 @@ class LabelledRows:
             outputs: (..., k), or (n,) or (..., 1) of one sigmoid unit.
             labels: class indices or one-hot.
             weight: (...) or fewer dimensions, or None.
-            groups: (...) or fewer dimensions, or None.
+            ignore_class: label of samples that do not count, or None.
+            groups: (...) or fewer dimensions, "first_axis", or None.
             strata: (...) or fewer dimensions, or None.
             names: known strata; by default those that occur.
         """
@@ -106,11 +88,13 @@ class LabelledRows:
         lead, k = z.shape[:-1], max(2, z.shape[-1])
         w = to_weight(weight, lead)
         w = np.ones(int(np.prod(lead))) if w is None else w
-        counts = w > 0
         one_hot = y.shape == (*lead, k)
         y = y.reshape((-1, k) if one_hot else (-1,))
-        if len(y) != len(counts):
+        if len(y) != len(w):
             refuse("y", to_numpy(labels).shape, f"labels for outputs {z.shape}")
+        if ignore_class is not None and not one_hot:
+            w = np.where(y == ignore_class, 0.0, w)
+        counts = w > 0
         z = z.reshape(-1, z.shape[-1])[counts]
         z = z if z.dtype == np.float64 else z.astype("float32")
         if len(z) == 0:
@@ -118,6 +102,8 @@ class LabelledRows:
         if not np.isfinite(z).all():
             refuse("x", z[~np.isfinite(z)][0], "data for which the outputs are finite")
         y = check_classes(y[counts], (len(z), k))
+        if isinstance(groups, str) and groups == "first_axis":
+            groups = np.arange(lead[0])
         if groups is not None:
             groups = spread("groups", groups, lead).reshape(-1)[counts]
         if strata is not None and names is None:
@@ -131,11 +117,6 @@ class LabelledRows:
     @property
     def num_classes(self) -> int:
         return max(2, int(self.outputs.shape[-1]))
-
-    @property
-    def num_units(self) -> int:
-        """How many samples or, if there are any, groups of samples there are."""
-        return len(self.labels if self.groups is None else np.unique(self.groups))
 
     def stratum_names(self) -> np.ndarray | None:
         """Returns the name of each sample's stratum."""
@@ -157,19 +138,6 @@ class LabelledRows:
             if name not in ("names", "nested")
         }
         return replace(self, **parts)
-
-    def columns(self, from_logits: bool) -> np.ndarray:
-        """Returns the outputs with one column a class, of one sigmoid unit too."""
-        if self.outputs.shape[-1] > 1:
-            return self.outputs
-        return np.asarray(two_columns(self.outputs[:, 0], from_logits, np))
-
-    def logits(self, from_logits: bool) -> np.ndarray:
-        """Returns the outputs as logits (n, k), for a calibrator."""
-        columns = self.columns(from_logits)
-        if from_logits:
-            return columns
-        return np.asarray(np.log(np.maximum(columns, np.finfo("float32").tiny)))
 
     def digest(self) -> bytes:
         """Returns a fingerprint of the data, in whichever order they come."""

@@ -11,8 +11,10 @@ from keras_selcal.plots.reliability import reliability_diagram, reliability_gaps
 from keras_selcal.plots.risk_coverage import risk_coverage_curve
 from keras_selcal.plots.sample_gradients import sample_gradients
 from keras_selcal.plots.score_cdf import score_cdf
+from keras_selcal.plots.sets import class_coverage, set_sizes
 
 __all__ = [
+    "class_coverage",
     "confidence_histogram",
     "loss_gradients",
     "loss_values",
@@ -22,4 +24,5 @@ __all__ = [
     "risk_coverage_curve",
     "sample_gradients",
     "score_cdf",
+    "set_sizes",
 ]

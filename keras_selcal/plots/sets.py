@@ -1,0 +1,142 @@
+"""Sizes of prediction sets, and how often they hold the label of each class."""
+
+from typing import Any
+
+import numpy as np
+
+from keras_selcal._core.reliability import wilson
+from keras_selcal._core.samples import Array, to_numpy
+from keras_selcal._core.validation import check_number, refuse
+from keras_selcal.plots import _canvas as canvas
+
+
+def set_sizes(y_true: Any, sets: Any, *, ax: Any = None) -> Any:
+    """Draws how many classes prediction sets hold.
+
+    Each bar is the share of the sets of one size, split into those that hold the label
+    and those that miss it. A coverage that depends on the size shows as bars with very
+    different parts.
+
+    Args:
+        y_true: class indices (n,).
+        sets: which classes each set holds, boolean (n, k): `sets` of
+            `ConformalClassifier.predict`.
+        ax: where to draw, an Axes. None makes a figure.
+
+    Returns:
+        The Axes.
+
+    Example:
+    >>> import numpy as np
+    >>> sets = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 1]], bool)
+    >>> ax = set_sizes(np.array([0, 1, 1]), sets)
+    >>> ax.get_title()
+    'coverage 66.7 %, mean size 1.33'
+    """
+    y, member = _checked(y_true, sets)
+    (ax,) = canvas.axes(ax)
+    n, k = member.shape
+    sizes = member.sum(axis=-1)
+    covered = member[np.arange(n), y]
+    last = int(sizes.max())
+    edges = np.arange(last + 2) - 0.5
+    holds = np.bincount(sizes[covered], minlength=last + 1) / n
+    misses = np.bincount(sizes[~covered], minlength=last + 1) / n
+    for below, part, colour, hatch, name in (
+        (0.0, holds, canvas.BLUE, None, "hold the label"),
+        (holds, misses, canvas.VERMILLION, "////", "miss the label"),
+    ):
+        ax.stairs(
+            below + part,
+            edges,
+            baseline=below,
+            fill=True,
+            facecolor=(colour, 0.35),
+            edgecolor=colour,
+            linewidth=1.4,
+            hatch=hatch,
+            label=f"sets that {name} ({canvas.percent(part.sum())})",
+        )
+    ax.set_title(
+        f"coverage {canvas.percent(covered.mean())}, mean size {sizes.mean():.3g}"
+    )
+    ax.set_xlim(edges[0], edges[-1])
+    ax.set_ylim(bottom=0)
+    ax.xaxis.get_major_locator().set_params(integer=True)
+    canvas.finish(ax, f"classes in the set, of {k}", "share of the sets", loc="best")
+    return ax
+
+
+def class_coverage(
+    y_true: Any, sets: Any, *, alpha: float | None = None, ax: Any = None
+) -> Any:
+    """Draws how often prediction sets hold the label, for the samples of each class.
+
+    Classes are sorted by their coverage. A guarantee that is marginal holds for the
+    average over all samples; the whiskers, Wilson intervals at 95 %, tell which
+    classes lie below it by more than chance.
+
+    Args:
+        y_true: class indices (n,).
+        sets: which classes each set holds, boolean (n, k).
+        alpha: α of the sets: a line is drawn at 1 − α.
+        ax: where to draw, an Axes. None makes a figure.
+
+    Returns:
+        The Axes.
+
+    Example:
+    >>> import numpy as np
+    >>> sets = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 1]], bool)
+    >>> ax = class_coverage(np.array([0, 1, 1]), sets, alpha=0.1)
+    >>> [label.get_text() for label in ax.get_xticklabels()]
+    ['1', '0']
+    """
+    y, member = _checked(y_true, sets)
+    if alpha is not None:
+        alpha = check_number("alpha", alpha, "a number in (0, 1)", above=0, most=1)
+    (ax,) = canvas.axes(ax)
+    covered = member[np.arange(len(y)), y]
+    classes, index, size = np.unique(y, return_inverse=True, return_counts=True)
+    share = np.bincount(index, covered) / size
+    order = np.argsort(share, kind="stable")
+    classes, size, share = classes[order], size[order], share[order]
+    low, high = wilson(share, size, 0.95)
+    x = np.arange(len(classes))
+    mean = covered.mean()
+    ax.stairs(
+        share,
+        np.arange(len(x) + 1) - 0.5,
+        baseline=mean,
+        fill=True,
+        facecolor=(canvas.BLUE, 0.35),
+        edgecolor=canvas.BLUE,
+        linewidth=1.4,
+        label=f"classes, from that of all samples ({canvas.percent(mean)})",
+    )
+    ax.vlines(x, low, high, color=canvas.GREY, linewidth=1.0, label="95 % interval")
+    if alpha is not None:
+        ax.axhline(
+            1 - alpha,
+            color=canvas.VERMILLION,
+            linestyle="--",
+            linewidth=1.2,
+            label=f"1 − α ({canvas.percent(1 - alpha)})",
+        )
+    # As many names as there is room for.
+    step = -(-len(x) // 20)
+    ax.set_xticks(x[::step], [str(name) for name in classes[::step]])
+    ax.set_ylim(top=1.02)
+    canvas.finish(ax, "class, sorted by coverage", "coverage", loc="lower right")
+    return ax
+
+
+def _checked(y_true: Any, sets: Any) -> tuple[Array, Array]:
+    member = to_numpy(sets)
+    if member.ndim < 2 or not np.isin(member, (0, 1)).all() or member.size == 0:
+        refuse("sets", member.shape, "a boolean array (..., k) with at least one row")
+    k = member.shape[-1]
+    y = to_numpy(y_true).reshape(-1)
+    if len(y) != member.size // k or not np.isin(y, np.arange(k)).all():
+        refuse("y_true", y, f"class indices in 0 … {k - 1}, one for each set")
+    return y.astype("int64"), member.reshape(-1, k).astype(bool)
