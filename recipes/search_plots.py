@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_selcal._core.samples import Array
 from keras_selcal._core.validation import check_choice, refuse
-from keras_selcal.plots import _canvas as canvas
+from keras_selcal.plots import canvas
 from recipes.search_results import CRITERIA, Search, text
 
 _TITLES = {

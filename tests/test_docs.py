@@ -1,4 +1,4 @@
-"""Every example in the docstrings and the README runs as written."""
+"""Every example in the docstrings, the README and the guides runs as written."""
 
 import doctest
 import importlib
@@ -16,7 +16,9 @@ MODULES = [
     for package in (keras_selcal, recipes)
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
 ]
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+GUIDES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -35,14 +37,20 @@ def test_public_names_have_docstrings_and_examples():
             assert ">>>" in thing.__doc__ or "```python" in thing.__doc__, name
 
 
-def test_readme_examples(tmp_path, monkeypatch):
-    """The README's Python blocks, in order, share one session."""
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
+def test_guide_examples(guide, tmp_path, monkeypatch):
+    """The Python blocks of a page, in order, share one session."""
     monkeypatch.chdir(tmp_path)
     session = {}
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
-    assert blocks
+    blocks = re.findall(r"```python\n(.*?)```", guide.read_text("utf-8"), re.DOTALL)
     for block in blocks:
-        exec(compile(block, str(README), "exec"), session)
+        exec(compile(block, str(guide), "exec"), session)
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
+def test_guide_links_lead_to_files(guide):
+    for target in re.findall(r"\]\(([^)#:]+)\)", guide.read_text("utf-8")):
+        assert (guide.parent / target).exists(), target
 
 
 def test_readme_lists_every_loss():

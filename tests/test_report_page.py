@@ -17,7 +17,7 @@ from keras import ops
 
 from keras_selcal import CalibrationReport, functional
 from keras_selcal._core.reliability import wilson
-from keras_selcal.plots import _canvas
+from keras_selcal.plots import canvas
 from keras_selcal.report.html import numbers, png, words
 from keras_selcal.report.statistics import chance_ece
 
@@ -503,7 +503,7 @@ def test_colours_can_be_told_apart(rng, tmp_path):
         for block in re.findall(r":root \{(.*?)\}", source, re.DOTALL)[:2]
     )
     series = [light[f"s{i}"].upper() for i in range(7)]
-    assert series == list(_canvas._COLOURS)
+    assert series == list(canvas._COLOURS)
     for scheme in (light, {**light, **dark}):
         for text in ("ink", "muted", "link"):
             for ground in ("paper", "card"):

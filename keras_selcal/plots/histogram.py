@@ -6,7 +6,7 @@ import numpy as np
 
 from keras_selcal import csf as csfs
 from keras_selcal._core.validation import check_count
-from keras_selcal.plots import _canvas as canvas
+from keras_selcal.plots import canvas
 
 
 def confidence_histogram(

@@ -10,7 +10,7 @@ from keras_selcal._core.samples import Array
 from keras_selcal._core.validation import refuse
 from keras_selcal.analysis import LossCurve, loss_curve
 from keras_selcal.losses import ReweightedLoss
-from keras_selcal.plots import _canvas as canvas
+from keras_selcal.plots import canvas
 
 
 def loss_weights(

@@ -10,7 +10,7 @@ from keras_selcal._core.reliability import ReliabilityBins, reliability_bins
 from keras_selcal._core.samples import Array
 from keras_selcal._core.validation import check_number, refuse
 from keras_selcal.functional.reliability import ReliabilityCurve
-from keras_selcal.plots import _canvas as canvas
+from keras_selcal.plots import canvas
 
 
 class _Words(NamedTuple):

@@ -10,7 +10,7 @@ from keras_selcal._core.sample_losses import sample_losses
 from keras_selcal._core.samples import Array, Samples
 from keras_selcal._core.validation import check_number, refuse
 from keras_selcal.functional.risk_coverage import RiskCoverageCurve
-from keras_selcal.plots import _canvas as canvas
+from keras_selcal.plots import canvas
 
 _RISKS = {
     "zero_one": "risk: share of wrong predictions among them",

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_selcal import analysis
-from keras_selcal.plots import _canvas as canvas
+from keras_selcal.plots import canvas
 from keras_selcal.plots.loss_curves import finish_gradients, named_losses
 
 _MARKERS = ("o", "^", "s", "D", "v", "P", "X")

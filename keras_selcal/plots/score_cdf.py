@@ -9,7 +9,7 @@ from keras_selcal import functional
 from keras_selcal._core.samples import to_numpy, to_weight
 from keras_selcal._core.soft_cdf import check_cdf_arguments, check_support
 from keras_selcal._core.validation import refuse
-from keras_selcal.plots import _canvas as canvas
+from keras_selcal.plots import canvas
 
 # Height of the tallest bar of the histogram, on the axis of the CDFs.
 _TALLEST = 0.5
