@@ -26,7 +26,7 @@ MODELS = {
     "vit_small": "ViT-Small",
     "swin_tiny": "Swin-Tiny",
 }
-_TOLD_ELSEWHERE = ("dataset", "model", "loss", "source", "label_noise", "pretrained")
+_NOT_SETUP = ("dataset", "model", "loss", "source", "label_noise", "pretrained")
 
 
 def dataset_title(dataset: str) -> str:
@@ -131,7 +131,7 @@ def _in_words(configs: list[dict[str, Any]]) -> list[str]:
         {
             name: value
             for key, value in setting_of(config).items()
-            if (name := key.removeprefix("settings.")) not in _TOLD_ELSEWHERE
+            if (name := key.removeprefix("settings.")) not in _NOT_SETUP
             and not name.startswith("loss.")
             and name != "pretrained.sha256"
         }
@@ -140,7 +140,7 @@ def _in_words(configs: list[dict[str, Any]]) -> list[str]:
     described = []
     for config, setup in zip(configs, setups, strict=True):
         usual = _usual(config)
-        told = [
+        differences = [
             f"{key} {json.dumps(value)}".replace('"', "")
             for key, value in setup.items()
             if (
@@ -149,7 +149,7 @@ def _in_words(configs: list[dict[str, Any]]) -> list[str]:
                 else any(other.get(key) != value for other in setups)
             )
         ]
-        described.append(", ".join([*remarks(config), *told]))
+        described.append(", ".join([*remarks(config), *differences]))
     return described
 
 
@@ -163,6 +163,6 @@ def _usual(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns fields as they come back from a JSON file."""
+    """Returns fields as a JSON file would restore them."""
     plain: dict[str, Any] = json.loads(json.dumps(fields))
     return plain

@@ -25,7 +25,7 @@ from recipes.training import learning_rate
 _MOMENTS = (0.1, 0.3, 1.0)
 
 
-class Course(NamedTuple):
+class ObservedTraining(NamedTuple):
     """A training and what the network predicted.
 
     Attributes:
@@ -41,7 +41,7 @@ class Course(NamedTuple):
     epochs: int
 
 
-def train_in_view(epochs: int | None = None) -> Course:
+def observe_training(epochs: int | None = None) -> ObservedTraining:
     """Trains the quickstart's network with cross-entropy, and keeps its predictions.
 
     Args:
@@ -83,17 +83,18 @@ def train_in_view(epochs: int | None = None) -> Course:
         ],
     )
     test_logits = model.predict(batches(digits.test), verbose=0)
-    return Course(digits.train.y, kept, test_logits, chosen.epochs)
+    return ObservedTraining(digits.train.y, kept, test_logits, chosen.epochs)
 
 
-def _trained(course: Course) -> str:
+def _trained(training: ObservedTraining) -> str:
     return (
-        f"cross-entropy on {len(course.labels)} digits with {100 * LABEL_NOISE:g} % of "
-        f"the labels wrong ({course.epochs} epochs, the quickstart's setting, seed 0)"
+        f"cross-entropy on {len(training.labels)} digits with {100 * LABEL_NOISE:g} % "
+        f"of the labels wrong ({training.epochs} epochs, the quickstart's setting, "
+        "seed 0)"
     )
 
 
-def gradients_over_epochs(course: Course) -> Picture:
+def gradients_over_epochs(training: ObservedTraining) -> Picture:
     """fig:gradients_over_epochs: gradients of several losses on a model's samples."""
     drawn = {
         "XE": FocalLoss(0),
@@ -102,9 +103,9 @@ def gradients_over_epochs(course: Course) -> Picture:
         "Dual, γ = 5": DualFocalLoss(5, variant="released"),
         "AU": AULoss(),
     }
-    (panels,) = axes(1, len(course.logits), 4.6, 4.6)
-    logits = {f"epoch {epoch}": found for epoch, found in course.logits.items()}
-    plots.sample_gradients(drawn, course.labels, logits, from_logits=True, ax=panels)
+    (panels,) = axes(1, len(training.logits), 4.6, 4.6)
+    logits = {f"epoch {epoch}": found for epoch, found in training.logits.items()}
+    plots.sample_gradients(drawn, training.labels, logits, from_logits=True, ax=panels)
     for ax in panels[:-1]:
         ax.get_legend().remove()
     for ax in panels[1:]:
@@ -115,16 +116,16 @@ def gradients_over_epochs(course: Course) -> Picture:
         "fig:gradients_over_epochs. ∂ℓ/∂p of the true class, on the training samples "
         "of one network as it trains; each sample is a point for each loss. The paper "
         "shows a ResNet and 20,000 samples of CIFAR-10 at epochs 40, 120 and 200 of "
-        f"200. This is the small network, trained with {_trained(course)}; it is shown "
-        "at earlier epochs because it soon memorises all samples. Dual is the variant "
-        '"released"; AU (κ = 0.75, ν = 0.1) ranks all samples together.',
+        f"200. This is the small network, trained with {_trained(training)}; it is "
+        "shown at earlier epochs because it soon memorises all samples. Dual is the "
+        'variant "released"; AU (κ = 0.75, ν = 0.1) ranks all samples together.',
         panels[0].figure,
     )
 
 
-def smoothing(course: Course) -> Picture:
+def smoothing(training: ObservedTraining) -> Picture:
     """fig:smoothparameter: the soft CDF over a histogram of scores."""
-    logits = course.test_logits
+    logits = training.test_logits
     scores = ops.convert_to_numpy(csf.msp(ops.softmax(logits)))
     support = csf.get("msp").support(logits.shape[-1])
     ((ax,),) = axes(1, 1, 6.4, 4.6)
@@ -134,6 +135,6 @@ def smoothing(course: Course) -> Picture:
         "The soft CDF",
         "fig:smoothparameter. Soft CDF for ν = 0.01, 0.1 and 1 over the histogram of "
         f"the scores (msp, whose support is [0, 1]) of {len(scores)} test images. The "
-        f"scores are those of the small network, trained with {_trained(course)}.",
+        f"scores are those of the small network, trained with {_trained(training)}.",
         ax.figure,
     )

@@ -1,4 +1,4 @@
-"""Batches: normalised, augmented, resized, and the same again in a resumed run."""
+"""Batches are normalised, augmented, resized, and the same in a resumed run."""
 
 import dataclasses
 import json
@@ -12,7 +12,7 @@ from recipes.data import Batches, Preprocessing, Split
 
 
 def numbered(n, size=8, channels=3):
-    """Random images, whose labels are their numbers."""
+    """Returns random images whose labels are their indices."""
     rng = np.random.default_rng(0)
     x = rng.integers(0, 256, (n, size, size, channels), dtype="uint8")
     return Split(x, np.arange(n, dtype="int32"))
@@ -57,7 +57,7 @@ def test_batches_depend_on_seed_epoch_and_index_alone():
                 np.testing.assert_array_equal(x, expected[index])
     for other in (batches(seed=6), batches(epoch=4)):
         assert list(other[0][1]) != list(labels[:8])
-    # Images that are all the same show the augmentation: no two batches have one.
+    # With equal images only the augmentation differs: no two batches are equal.
     same = Split(np.repeat(split.x[:1], 32, axis=0), split.y[:32])
     shown = [
         x.tobytes()
@@ -97,7 +97,7 @@ def test_augmentation_crops_and_flips_each_image_on_its_own():
 
 @pytest.mark.backend_free
 def test_resized_images_have_the_size_of_the_input_and_keep_their_content():
-    """A horizontal ramp stays one, for images of one channel and of three."""
+    """A horizontal ramp stays a ramp, for images of one channel and of three."""
     ramp = np.broadcast_to(np.arange(0, 160, 20, dtype="uint8")[:, None], (2, 6, 8, 1))
     for channels in (1, 3):
         split = Split(np.repeat(ramp, channels, axis=-1), np.zeros(2, "int32"))
@@ -145,7 +145,7 @@ def classifier():
         [layers.Input((8, 8, 3)), layers.Flatten(), layers.Dense(10)]
     )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    # Eager: to compile four models takes longer than to train them.
+    # Eager, because compiling four models takes longer than training them.
     model.compile("sgd", loss, metrics=["accuracy"], run_eagerly=True)
     return model
 
@@ -157,7 +157,7 @@ def training_batches(workers=1):
 
 
 def test_a_resumed_fit_sees_the_batches_of_an_undisturbed_one():
-    """`fit` looks at the first batch to build metrics, once for each new model."""
+    """`fit` reads the first batch of a new model twice, to build its metrics."""
     expected = classifier()
     batches = training_batches(0)
     for epoch in range(3):

@@ -1,4 +1,4 @@
-"""Data sets in every form they come in, splits, and batches that can be repeated."""
+"""Data sets in every form, their splits, and errors for bad files."""
 
 import gzip
 import io
@@ -23,7 +23,7 @@ def images(n, size=8, channels=3, seed=0):
 
 
 def numbered(n, **options):
-    """Random images, whose labels are their numbers."""
+    """Returns random images whose labels are their indices."""
     return Split(images(n, **options), np.arange(n, dtype="int32"))
 
 
@@ -95,7 +95,7 @@ def pickled(x, y, label_key, protocol=4):
 
 
 def cifar10_files(protocol=4):
-    """Five batches of 20 images and a test batch, as the original archive has them."""
+    """Returns five batches and a test batch of 20 images, as in the original."""
     x, y = images(120, 32), np.arange(120) % 10
     names = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
     files = {
@@ -131,7 +131,7 @@ def write_archive(path, inside, files):
 
 
 def check_cifar(dataset, x, y, training):
-    """All images are there once, with their labels, the test images in order."""
+    """Checks that all images are there once, and the test images in order."""
     np.testing.assert_array_equal(dataset.test.x, x[training:])
     np.testing.assert_array_equal(dataset.test.y, y[training:])
     assert len(dataset.val) == training // 5
@@ -227,7 +227,7 @@ def test_bad_archives_and_arrays_are_named(tmp_path):
     files, x, y = cifar10_files()
     path = write_archive(tmp_path / "a.tar.gz", "cifar-10-batches-py", files)
     content = path.read_bytes()
-    # Its checksum is far behind the last file.
+    # The checksum is far behind the last file.
     long = gzip.decompress(content) + bytes(1 << 20)
     flipped = bytearray(gzip.compress(long, compresslevel=0))
     flipped[len(content) // 2] ^= 1
@@ -386,7 +386,7 @@ def test_a_folder_is_split_by_class(tmp_path):
         np.testing.assert_array_equal(split.x[:, 4, 4, 0], 100 * split.y)
         seen |= {(y, x[4, 4, 1]) for x, y in zip(split.x, split.y, strict=True)}
     assert len(seen) == 50
-    # Normalised by the training images; a channel of one value is left alone.
+    # Normalised by the training images; a constant channel is not scaled.
     scaled = dataset.train.x / 255
     p = dataset.preprocessing
     np.testing.assert_allclose(p.mean, scaled.mean((0, 1, 2)))

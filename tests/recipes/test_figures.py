@@ -1,4 +1,4 @@
-"""The paper's figures: all of them drawn once, and the numbers that they carry."""
+"""The paper's figures are drawn, with the right numbers."""
 
 import csv
 import dataclasses
@@ -21,6 +21,8 @@ from recipes.paper import (
 )
 from recipes.runs import Predictions, Run, RunError
 
+pytestmark = pytest.mark.backend_free
+
 P = np.arange(1, 256) / 256
 K, N = 10, 200
 
@@ -42,7 +44,7 @@ def made(folder, loss, seed, **arguments):
 
 
 def build(name, num_classes, input_shape):
-    """Stands in for `models.build`: JAX compiles it in no time."""
+    """Replaces `models.build` by a network that compiles quickly."""
     layers = keras.layers
     return keras.Sequential(
         [layers.Input(input_shape), layers.Flatten(), layers.Dense(num_classes)]
@@ -70,7 +72,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pictures(folder):
-    """Runs the command once, and returns what it has drawn."""
+    """Runs the command once, and returns its pictures."""
     runs = folder / "runs"
     runs.mkdir()
     for seed in (1, 0):
@@ -146,7 +148,7 @@ def test_figures_are_also_written_as_svg_and_pdf(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.endswith("figures.md: shows 2 pictures\n")
     starts = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
     for kind, start in starts.items():
-        # The second has a name of its own.
+        # The second picture gets another name.
         for name in ("gammaselection", "gammaselection+"):
             found = (tmp_path / "figures" / f"{name}.{kind}").read_bytes()
             assert found.startswith(start)
@@ -163,7 +165,7 @@ def test_weights_and_losses_follow_their_formulas(pictures):
     assert set(weight) == set(loss) == {*weights, "AU"}
     for label, expected in weights.items():
         expected = expected / expected.mean()
-        # Ranks among 1024, from 1/1000 on.
+        # AURC weights by rank among 1024 samples with p from 1/1000 on.
         near = {"rtol": 0.03, "atol": 0.005} if label == "AURC" else {"rtol": 1e-4}
         inside = slice(0, 250)
         drawn = weight[label].get_ydata()
@@ -233,7 +235,7 @@ def test_reliability_diagrams_draw_the_papers_bars(pictures):
 
 
 def test_runs_are_drawn_with_their_ece_by_loss_and_by_score(pictures, folder):
-    # XE and AU with the paper's score, of the first seed.
+    # XE, and AU with the paper's score, with the first seed.
     axes = pictures["rc_ece-cifar-10-preresnet56"].figure.axes
     for ax, name in zip(axes, ("xe-0", "au-0"), strict=True):
         logits, labels = Run(folder / "runs" / name).predictions("test")
@@ -288,7 +290,7 @@ def test_the_papers_choices_and_the_runs_of_searches_are_drawn(pictures):
     curve = lines(pictures["gammaselection-one"], 0)
     assert curve["trials"].get_ydata().tolist() == [5, 2, 1, 2]
     assert "lowest: γ = 2" in curve
-    # NLL, accuracy and ECE of each score; and their colour bars.
+    # NLL, accuracy and ECE of each score, beside their colour bars.
     picture = pictures["nuselection-two"]
     maps = [ax for ax in picture.figure.axes if ax.get_legend() is not None]
     assert len(maps) == 6

@@ -32,7 +32,7 @@ SMALL = {
 }
 TRANSFORMERS = ("vit", "swin")
 
-# Of ImageNet, which the published CIFAR-10 checkpoints were trained with.
+# The values of ImageNet, with which the published checkpoints were trained.
 MEAN = np.array([0.485, 0.456, 0.406], "float32")
 STD = np.array([0.229, 0.224, 0.225], "float32")
 
@@ -92,7 +92,7 @@ def timm_names(state):
 
 @pytest.fixture(autouse=True)
 def blank(monkeypatch):
-    """Starts weights at 0, since JAX would compile a draw for each shape."""
+    """Initialises weights by 0: JAX would compile an initializer for each shape."""
     for initializer in (
         keras.initializers.TruncatedNormal,
         keras.initializers.VarianceScaling,
@@ -169,7 +169,7 @@ def test_weights_are_read_by_the_names_of_timm(name, weights):
         np.testing.assert_array_equal(
             keras.ops.convert_to_numpy(mine), keras.ops.convert_to_numpy(theirs)
         )
-    # The one thing in which the two libraries differ.
+    # The two libraries differ in epsilon.
     norm, other = model.get_layer("norm"), expected.get_layer("norm")
     assert (norm.epsilon, other.epsilon) == (
         (1e-6, 1e-12) if name == "vit" else (1e-5, 1e-5)
@@ -346,7 +346,7 @@ def test_a_saved_model_predicts_the_same_on_another_backend(weights, tmp_path):
     pythons = json.loads(os.environ.get("KERAS_SELCAL_PYTHONS", "{}"))
     pythons.pop(keras.backend.backend(), None)
     if not pythons:
-        pytest.skip("no other backend at hand: see KERAS_SELCAL_PYTHONS")
+        pytest.skip("KERAS_SELCAL_PYTHONS names no other backend")
     names = ("cifar_resnet", *TRANSFORMERS)
     for name in names:
         model = small(name)

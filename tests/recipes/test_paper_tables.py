@@ -134,7 +134,7 @@ def test_cells_have_our_mean_beside_the_papers_number(folder, rng):
     assert cells[0] == f"{ours[0]:.2f} / 3.00"
     assert cells[1] == "/ 3.98"
     assert cells[-1] == f"**{ours[1]:.2f}** / 1.69"
-    # Not in the paper, alone in its row.
+    # Not in the paper, and the only loss of its row.
     (cell, *empty) = table_rows(text)["resnet20"][1]
     assert re.fullmatch(r"[\d.]+ /", cell)
     assert set(empty) == {""}

@@ -73,7 +73,7 @@ def test_mistakes_are_shown_as_images_if_the_data_is_the_same(rng, tmp_path, cap
 def test_runs_that_cannot_be_reported_end_in_one_line(runs, capsys):
     (runs / "begun").mkdir()
     (runs / "begun" / "config.json").write_text("{}")
-    for folders, told in (
+    for folders, message in (
         (["runs/a", "other"], "other and a have different test data"),
         (["nowhere"], "there is no run"),
         (["begun"], "is not finished"),
@@ -81,6 +81,6 @@ def test_runs_that_cannot_be_reported_end_in_one_line(runs, capsys):
         paths = [str(runs / folder) for folder in folders]
         assert main(["report", *paths, "-o", str(runs / "report.html")]) == 1
         error = capsys.readouterr().err
-        assert told in error
+        assert message in error
         assert error.count("\n") == 1
     assert not (runs / "report.html").exists()

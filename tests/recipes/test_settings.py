@@ -1,4 +1,4 @@
-"""The paper's settings, against a copy typed from the paper on its own."""
+"""The settings equal an independent copy typed from the paper."""
 
 import dataclasses
 import itertools
@@ -15,7 +15,7 @@ from recipes.tasks import Request, task_of
 
 pytestmark = pytest.mark.backend_free
 
-# Typed from the paper's appendix, row by row in its order of columns.
+# Typed from the paper's appendix, row by row, in the order of its columns.
 COLUMNS = [
     *itertools.product(
         ["cifar10", "cifar100"], ["resnet50", "resnet110", "wrn28_10", "preresnet56"]

@@ -1,4 +1,4 @@
-"""The study: its runs can be trained, and its page says what they gave."""
+"""The experiments of the study are valid, and its page has their results."""
 
 import dataclasses
 
@@ -10,6 +10,8 @@ from keras_selcal import TemperatureScaling, functional
 from recipes import cli, commands, models, study, study_plan, study_tables, tasks
 from recipes.launch import Ended
 from recipes.runs import RunError
+
+pytestmark = pytest.mark.backend_free
 
 
 def test_every_experiment_is_a_command_of_its_own():
@@ -31,14 +33,14 @@ def test_every_experiment_is_a_command_of_its_own():
         if one.rises:
             first, last = rise
             assert (4 * first, 2 * last) == (task.settings.epochs,) * 2
-        # The last epoch counts: validation loss has no choice.
+        # The last epoch is evaluated, whatever its validation loss.
         assert task.settings.validate_every == task.settings.epochs
     count = len(list(study_plan.experiments()))
     assert len(names) == len(settings) == count
 
 
 def test_finished_runs_are_measured_and_missing_ones_started(tmp_path, monkeypatch):
-    """What is finished is measured, what is not is started, and may fail."""
+    """A failed run is reported, and the results of the others are written."""
     monkeypatch.setattr(models, "build", tiny_run.build)
     done, wrong = (
         study_plan.Experiment("scratch", "au"),
