@@ -328,6 +328,12 @@ def _add_task(parser: argparse.ArgumentParser) -> None:
         "--pretrained", metavar="FILE", help="weights to start from, as timm saves them"
     )
     parser.add_argument(
+        "--from-scratch",
+        action="store_true",
+        help="start vit_small or swin_tiny from random weights; the paper fine-tunes "
+        "pretrained ones",
+    )
+    parser.add_argument(
         "--subset",
         type=_positive,
         metavar="N",

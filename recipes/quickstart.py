@@ -1,4 +1,4 @@
-"""The main job in one command: noisy digits, a small network, every loss."""
+"""Every loss on noisy digits with a small network: `python -m recipes quickstart`."""
 
 import os
 import time
@@ -19,7 +19,7 @@ from recipes.training import train
 DATASET, MODEL = "digits", "cnn"
 BATCH_SIZE = settings(DATASET, MODEL, "au").batch_size
 METRICS = ("accuracy", "ece", "adaptive_ece", "cwece", "aurc")
-# What the pictures compare: seven curves would hide each other.
+# Losses in the plots: seven curves would hide each other.
 DRAWN = ("xe", "fl53", "au")
 
 
@@ -29,15 +29,16 @@ def quickstart(
     devices: Devices = ONE,
     epochs: int | None = None,
 ) -> None:
-    """Trains with every loss and several seeds; prints a table, writes pictures.
+    """Trains with every loss and several seeds, prints a table, and draws plots.
 
-    The runs are ordinary ones: what is done is not done again.
+    Finished runs are not trained again.
 
     Args:
-        folder: for the runs, `table.md`, `reliability.png` and `risk_coverage.png`.
-        seeds: how many runs each loss has.
+        folder: where to write the runs, `table.md`, `reliability.png` and
+            `risk_coverage.png`.
+        seeds: number of runs of each loss.
         devices: the devices that share each batch.
-        epochs: instead of those of the settings.
+        epochs: number of epochs. Defaults to that of the settings.
     """
     output = console(quiet=devices.rank > 0)
     start = time.perf_counter()
@@ -55,7 +56,7 @@ def quickstart(
     with Progress(output, len(tasks)) as progress:
         for task in tasks:
             run = Run(folder / run_name(task))
-            # Seconds each: fewer checkpoints cost less than the epochs they save.
+            # A run takes seconds: more checkpoints would cost more than they save.
             train(run, task, progress, checkpoint_every=20, devices=devices)
             runs.append(run)
     if devices.rank > 0:
@@ -73,7 +74,7 @@ def quickstart(
 
 
 def verdict(found: Comparison) -> str:
-    """Says whether AU has a lower ECE than XE, and what it costs in accuracy."""
+    """Says whether AU has a lower ECE than XE, and how the accuracy changes."""
     xe, au = (found.columns.index(losses.TITLES[name]) for name in ("xe", "au"))
     ece, accuracy = found.rows["ece"], found.rows["accuracy"]
     gain = ece[xe].mean - ece[au].mean
@@ -86,7 +87,7 @@ def verdict(found: Comparison) -> str:
 
 
 def _write(folder: Path, found: Comparison, runs: list[Run]) -> None:
-    """Writes the table and the pictures."""
+    """Writes the table and the plots."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -107,7 +108,7 @@ def _write(folder: Path, found: Comparison, runs: list[Run]) -> None:
         (plots.reliability_diagram, "reliability"),
         (plots.risk_coverage_curve, "risk_coverage"),
     ):
-        # Several models have several axes, in one figure.
+        # Several models have several axes in one figure.
         figure = np.ravel(draw(labels, logits, from_logits=True))[0].figure
         figure.savefig(folder / f"{name}.png", dpi=100)
         pyplot.close(figure)

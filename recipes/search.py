@@ -24,6 +24,7 @@ from recipes.runs import Run, RunError
 from recipes.search_plots import draw_search
 from recipes.search_results import FILES, Search, Trial, named, text
 from recipes.settings import CSFS, KDE_REGULARIZATION, TUNED, Settings, smoothing_of
+from recipes.tables import remarks
 from recipes.tasks import Request, run_name, task_of
 
 PICTURE = "search.png"
@@ -37,8 +38,9 @@ def default_grid(
 ) -> dict[str, tuple[Any, ...]]:
     """Returns the default grid: all values that the paper chose for any model.
 
-    The paper does not say which grids it searched. The grid is empty for losses without
-    hyperparameters.
+    For inverse focal loss, it also has larger γ, which fig:gammaselection shows to be
+    worse. The paper does not say which grids it searched. The grid is empty for losses
+    without hyperparameters.
 
     Args:
         dataset: a name that `recipes.data.load` takes.
@@ -48,14 +50,14 @@ def default_grid(
 
     Example:
     >>> default_grid("cifar10", "inv_focal")
-    {'gamma': (1.0, 1.5, 2.0, 3.0)}
+    {'gamma': (1.0, 1.5, 2.0, 3.0, 4.0, 5.0)}
     """
 
     def chosen(name: str) -> tuple[Any, ...]:
         return tuple(sorted({getattr(tuned, name) for tuned in TUNED.values()}))
 
     if loss == "inv_focal":
-        return {"gamma": chosen("inverse")}
+        return {"gamma": (*chosen("inverse"), 4.0, 5.0)}
     if loss == "dual_focal":
         return {"gamma": chosen("dual")}
     if loss == "kde_xe":
@@ -104,7 +106,9 @@ def run_search(
         raise RunError(str(error)) from error
     values = grid_of(request, grid)
     folder = _folder(request) if out is None else Path(out)
+    said = ", ".join(remarks(vars(task_of(request))))
     title = f"{losses.TITLES[request.loss]}: {request.model} on {request.dataset}"
+    title += f" ({said})" if said else ""
     search = Search(tuple(values), trials_of(request, values, seeds, folder), title, by)
     for trial in search.trials:
         if trial.job.run.finished:

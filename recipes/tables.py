@@ -201,23 +201,20 @@ def comparisons(
     """Returns a comparison for each data set and model of finished runs.
 
     Args:
-        runs: finished runs. Runs that differ only in the seed share a column; of
-            several runs with the same seed, the first one counts.
+        runs: finished runs, at most one for each setting and seed. Runs that differ
+            only in the seed share a column.
         metrics: names in `METRICS`.
         split: `"val"` or `"test"`.
     """
-    titles: dict[str, dict[str, dict[int, Run]]] = {}
+    titles: dict[str, dict[str, list[Run]]] = {}
     for run in runs:
         config = run.config()
         said = ", ".join(remarks(config))
         title = f"{config['dataset']}, {config['model']}{said and f' ({said})'}"
         columns = titles.setdefault(title, {})
-        seeds = columns.setdefault(repr(setting_of(config)), {})
-        seeds.setdefault(config["seed"], run)
+        columns.setdefault(repr(setting_of(config)), []).append(run)
     return [
-        _comparison(
-            title, [[*seeds.values()] for seeds in columns.values()], metrics, split
-        )
+        _comparison(title, list(columns.values()), metrics, split)
         for title, columns in titles.items()
     ]
 

@@ -104,6 +104,8 @@ class Request:
         batch_size: number of images in a step.
         set: changes of settings, such as `"loss.smoothing=0.3"`.
         pretrained: a file of weights to start from.
+        from_scratch: whether a transformer may start from random weights, where the
+            paper fine-tunes pretrained ones.
         subset: how many training images to use.
         label_noise: share of wrong labels, for digits.
         checkpoint_every: epochs between checkpoints.
@@ -119,6 +121,7 @@ class Request:
     batch_size: int | None = None
     set: tuple[str, ...] = ()
     pretrained: str | None = None
+    from_scratch: bool = False
     subset: int | None = None
     label_noise: float | None = None
     checkpoint_every: int = 1
@@ -141,7 +144,8 @@ class Request:
             if field.name in ("dataset", "model", "loss") or value != field.default:
                 option = f"--{field.name.replace('_', '-')}"
                 values = value if isinstance(value, tuple) else (value,)
-                found += [word for one in values for word in (option, str(one))]
+                for one in values:
+                    found += [option] if one is True else [option, str(one)]
         return tuple(found)
 
 
@@ -153,6 +157,7 @@ def task_of(request: Request) -> Task:
     0.88
     """
     marks = []
+    _check_start(request)
     try:
         chosen = settings.settings(
             request.dataset,
@@ -160,7 +165,7 @@ def task_of(request: Request) -> Task:
             request.loss,
             csf=request.csf,
             weight_gradient=request.changes().get("loss.weight_gradient", "0"),
-            from_scratch=request.pretrained is None,
+            from_scratch=request.from_scratch,
         )
         if request.csf is not None and "csf" not in chosen.loss:
             raise RunError(f"`csf` is for the losses au and aurc, not {request.loss}.")
@@ -193,6 +198,17 @@ def task_of(request: Request) -> Task:
         data_dir=request.data_dir,
         marks=tuple(marks),
     )
+
+
+def _check_start(request: Request) -> None:
+    if request.from_scratch and request.pretrained is not None:
+        raise RunError("pass at most one of --pretrained and --from-scratch.")
+    start = request.from_scratch or request.pretrained is not None
+    if request.model in settings.TRANSFORMERS and not start:
+        raise RunError(
+            f"the paper fine-tunes {request.model}: pass its pretrained weights by "
+            "--pretrained FILE, or --from-scratch to start from random weights."
+        )
 
 
 def versions() -> dict[str, str]:

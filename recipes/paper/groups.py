@@ -68,7 +68,7 @@ class Group:
         return published.figures().get(key)
 
     def chosen(self, loss: str, notes: list[str]) -> list[Run]:
-        """Returns a run for each seed, with one choice of the loss's arguments.
+        """Returns the runs with one choice of the loss's arguments.
 
         The choice is the paper's, or the only one there is.
 
@@ -100,10 +100,7 @@ class Group:
                 f"{place}: left empty, because no run has the paper's arguments: "
                 f"{changed}."
             )
-        seeds: dict[int, Run] = {}
-        for run in candidates[choice[0]] if choice else ():
-            seeds.setdefault(run.config()["seed"], run)
-        return list(seeds.values())
+        return candidates[choice[0]] if choice else []
 
 
 def groups(runs: Iterable[Run]) -> list[Group]:

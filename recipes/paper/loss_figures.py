@@ -64,8 +64,9 @@ def gradient_comparison() -> Picture:
         "Gradients of focal and inverse focal loss",
         "fig:gradientcomparison. ∂ℓ/∂p of the true class. The gradient of focal loss "
         "goes to 0 as p goes to 1. The gradient of inverse focal loss does not, and it "
-        f"is positive for some p if γ is above 1/W(1/e) = {TURN} (the paper says 4). "
-        "Computed from the losses, as by `keras_selcal.analysis.loss_curve`.",
+        f"is positive for some p if γ is above 1/W(1/e) = {TURN} (the paper's text "
+        "says 3.5, its appendix 4). Computed from the losses, as by "
+        "`keras_selcal.analysis.loss_curve`.",
         left.figure,
     )
 

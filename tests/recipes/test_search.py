@@ -36,11 +36,13 @@ def refused(capsys, *arguments):
 # --- The grid -----------------------------------------------------------------------
 
 
-def test_default_grids_are_the_papers_choices():
+def test_default_grids_have_the_papers_choices():
     assert default_grid("cifar10", "dual_focal") == {
         "gamma": (1.0, 2.6, 3.9, 4.0, 4.5, 5.0, 6.1)
     }
-    assert default_grid("cifar10", "inv_focal") == {"gamma": (1.0, 1.5, 2.0, 3.0)}
+    assert default_grid("cifar10", "inv_focal") == {
+        "gamma": (1.0, 1.5, 2.0, 3.0, 4.0, 5.0)
+    }
     assert default_grid("cifar10", "kde_xe") == {"kde_weight": (0.3, 0.5)}
     grid = default_grid("cifar100", "au")
     assert grid["smoothing"] == (0.005, 0.01, 0.05, 0.1)

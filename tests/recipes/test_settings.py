@@ -10,6 +10,7 @@ import pytest
 
 import keras_selcal
 from recipes import losses, settings
+from recipes.runs import RunError
 from recipes.settings import override, with_epochs
 from recipes.tasks import Request, task_of
 
@@ -73,6 +74,20 @@ def test_source_names_what_differs_from_the_paper():
     assert "not in the paper" in source("resnet20", from_scratch=True)
     tiny = settings.settings("tiny-imagenet", "vit_small", "xe", from_scratch=True)
     assert "from scratch, where the paper fine-tunes" in tiny.source
+
+
+@pytest.mark.parametrize("model", settings.TRANSFORMERS)
+def test_transformers_need_pretrained_weights_or_from_scratch(model):
+    request = Request("tiny-imagenet", model, "xe")
+    with pytest.raises(RunError, match="--pretrained FILE, or --from-scratch"):
+        task_of(request)
+    tuned = task_of(dataclasses.replace(request, pretrained="weights.npz"))
+    assert "from scratch" not in tuned.settings.source
+    scratch = dataclasses.replace(request, from_scratch=True)
+    assert "from scratch" in task_of(scratch).settings.source
+    assert scratch.arguments()[-1] == "--from-scratch"
+    with pytest.raises(RunError, match="at most one of"):
+        task_of(dataclasses.replace(scratch, pretrained="weights.npz"))
 
 
 def test_losses_have_the_papers_arguments():

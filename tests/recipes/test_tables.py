@@ -82,13 +82,6 @@ def test_columns_of_one_loss_are_told_apart_and_equal_cells_are_all_marked(tmp_p
     assert "| **60.00** |" in found.table().markdown()
 
 
-def test_two_folders_of_one_seed_count_as_one_seed(tmp_path):
-    runs = [made(tmp_path, "xe", 0, accuracy) for accuracy in (60, 80)]
-    (found,) = comparisons(runs, ("accuracy",))
-    assert found.seeds == (1,)
-    assert found.rows["accuracy"][0].mean == pytest.approx(60)
-
-
 def test_epochs_are_shown_where_they_differ(tmp_path):
     same = [made(tmp_path, loss, 0, 60) for loss in ("xe", "au")]
     (found,) = comparisons(same, ("accuracy",))
