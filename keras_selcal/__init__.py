@@ -26,6 +26,8 @@ if sys.argv[:1] != ["-m"] or "keras_selcal" not in sys.orig_argv:
         IsotonicCalibration,
         MetaAcc,
         MetaMis,
+        StructuredMatrixScaling,
+        StructuredVectorScaling,
         TemperatureScaling,
         VectorScaling,
     )
@@ -86,6 +88,8 @@ __all__ = [
     "ReweightedLoss",
     "RiskAtCoverage",
     "SelectiveClassifier",
+    "StructuredMatrixScaling",
+    "StructuredVectorScaling",
     "TemperatureScaling",
     "VectorScaling",
     "__version__",

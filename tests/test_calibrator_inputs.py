@@ -22,6 +22,8 @@ from keras_selcal.calibrators import (
     IsotonicCalibration,
     MetaAcc,
     MetaMis,
+    StructuredMatrixScaling,
+    StructuredVectorScaling,
     TemperatureScaling,
     VectorScaling,
 )
@@ -32,13 +34,16 @@ ALL = {
     "vector": VectorScaling,
     "odir": DirichletCalibration,
     "l2": lambda **kw: DirichletCalibration("l2", strength=[1.0, 0.1], **kw),
+    "svs": StructuredVectorScaling,
+    "sms": StructuredMatrixScaling,
     "histogram": HistogramBinning,
     "adaptive": lambda **kw: HistogramBinning(10, binning="adaptive", **kw),
     "isotonic": IsotonicCalibration,
     "meta_mis": lambda **kw: MetaMis(0.1, seed=3, **kw),
     "meta_acc": lambda **kw: MetaAcc(0.9, seed=3, **kw),
 }
-MULTI_LABEL = ["ts", "ts_ece", "vector", "histogram", "adaptive", "isotonic"]
+MULTI_LABEL = ["ts", "ts_ece", "vector", "svs", "histogram", "adaptive", "isotonic"]
+PARAMETRIC = ["vector", "odir", "l2", "svs", "sms"]
 # Binning in equal masses may well lower the accuracy: that is another test's matter.
 pytestmark = pytest.mark.filterwarnings("ignore:HistogramBinning lowers the accuracy")
 
@@ -82,7 +87,7 @@ def test_weights_count_copies(name):
     copied = ALL[name]().fit(z[copies], y[copies])
     assert weighted._fitted == copied._fitted
     # The solvers of the parametric fits stop at a tolerance; sums differ in order.
-    loose = {"vector": 1e-4, "odir": 1e-3, "l2": 1e-3}.get(name, 1e-6)
+    loose = 1e-3 if name in PARAMETRIC else 1e-6
     assert_same_fit(copied, weighted, rtol=loose, atol=loose)
 
 
@@ -140,6 +145,28 @@ def test_weights_of_tokens():
     assert given.temperature == expected
 
 
+def test_fit_model_honours_masks_and_weights():
+    z, y = draw(n=240)
+    tokens, labels = z.reshape(12, 20, 4), y.reshape(12, 20)
+    length = np.random.default_rng(0).integers(3, 20, 12)
+    mask = np.arange(20) < length[:, None]
+    # Padding by 0, and labels there that no model could learn.
+    tokens, labels = tokens * mask[..., None], np.where(mask, labels, 3)
+    model = keras.Sequential([keras.Input((20, 4)), layers.Masking()])
+    weight = np.random.default_rng(1).integers(0, 3, 12)
+    each = (mask * weight[:, None]).ravel()
+    expected = TemperatureScaling().fit(z, y, sample_weight=each)
+    batches = [
+        (tokens[i : i + 5], labels[i : i + 5], weight[i : i + 5]) for i in (0, 5, 10)
+    ]
+    for data, given in (((tokens, labels), weight), ((iter(batches),), None)):
+        calibrator = TemperatureScaling().fit_model(
+            model, *data, sample_weight=given, verbose=0
+        )
+        assert calibrator.temperature == pytest.approx(expected.temperature, rel=1e-6)
+        assert calibrator._fitted == expected._fitted
+
+
 # One sigmoid unit
 
 
@@ -164,7 +191,7 @@ def test_one_unit_equals_two_columns(name, from_logits):
         np.testing.assert_array_equal(p.ravel(), expected)
         accepted = numpy(one.accepts(outputs)).ravel()
         np.testing.assert_array_equal(accepted, numpy(two.accepts(columns)))
-        if name in ("vector", "odir", "l2"):
+        if name in PARAMETRIC:
             break  # one fit is enough for the slow ones
 
 
@@ -172,12 +199,9 @@ def test_one_unit_equals_two_columns(name, from_logits):
 def test_one_unit_model_is_wrapped(activation, tmp_path):
     z, y = draw_events(n=300, k=1)
     model = keras.Sequential([keras.Input((1,)), layers.Activation(activation)])
-    from_logits = activation is None
-    calibrator = VectorScaling().fit_model(
-        model, z, y, from_logits=from_logits, verbose=0
-    )
+    calibrator = VectorScaling().fit_model(model, z, y, verbose=0)
     expected = numpy(VectorScaling().fit(z, y)(z))
-    wrapped = calibrator.wrap(model, from_logits=from_logits)
+    wrapped = calibrator.wrap(model)
     assert wrapped.output_shape == (None, 1)
     np.testing.assert_allclose(numpy(wrapped(z)), expected, atol=1e-5)
     wrapped.save(tmp_path / "model.keras")
@@ -215,10 +239,10 @@ def test_multi_label_model_is_wrapped():
     z, y = draw_events()
     model = keras.Sequential([keras.Input((3,)), layers.Activation("sigmoid")])
     calibrator = TemperatureScaling(multi_label=True)
-    calibrator.fit_model(model, z, y, from_logits=False, verbose=0)
+    calibrator.fit_model(model, z, y, verbose=0)
     assert calibrator.temperature.shape == (3,)
     expected = 1 / (1 + np.exp(-z / calibrator.temperature))
-    wrapped = calibrator.wrap(model, from_logits=False)
+    wrapped = calibrator.wrap(model)
     np.testing.assert_allclose(numpy(wrapped(z)), expected, atol=1e-5)
 
 
@@ -237,7 +261,7 @@ def test_labels_that_never_occur_keep_their_temperature():
 
 
 @pytest.mark.parametrize(
-    "make", [DirichletCalibration, MetaMis, lambda **kw: MetaAcc(0.9, **kw)]
+    "make", [ALL[name] for name in ("odir", "sms", "meta_mis", "meta_acc")]
 )
 def test_multi_label_is_refused_where_it_makes_no_sense(make):
     with pytest.raises(ValueError, match="`multi_label` must be False: "):

@@ -11,7 +11,8 @@ from keras import ops
 from keras_selcal._core.ops import Tensor, matmul
 from keras_selcal._core.validation import check_count, check_number, refuse
 from keras_selcal.calibrators._data import Labelled, require
-from keras_selcal.calibrators.base import Calibrator, Parameters
+from keras_selcal.calibrators._parameters import Parameters
+from keras_selcal.calibrators.base import Calibrator
 
 _MOST_ITERATIONS = 1000
 # Relative progress at which a fit ends: the last one, and those of the folds.
@@ -95,9 +96,8 @@ class AffineCalibrator(Calibrator):
 
     def _fit(self, data: Labelled) -> Parameters:
         scale = self._scale(data)
-        strength = self.strength
-        if strength is None:
-            strength = self._default_strength(data)
+        given = self.strength
+        strength = self._default_strength(data) if given is None else given
         if isinstance(strength, Sequence):
             strength = self._choose(data, scale, strength)
         W, b = self._solve(data, scale, strength)

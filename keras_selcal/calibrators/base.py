@@ -18,7 +18,6 @@ from keras_selcal._core.data import predict_with_labels
 from keras_selcal._core.models import append_layer, gives_logits
 from keras_selcal._core.ops import TINY, Tensor, as_float
 from keras_selcal._core.outputs import Outputs, two_columns
-from keras_selcal._core.samples import Samples
 from keras_selcal._core.validation import refuse
 from keras_selcal.calibrators._data import Labelled, gather
 from keras_selcal.calibrators._parameters import (
@@ -36,16 +35,6 @@ C = TypeVar("C", bound="Calibrator")
 _OPTIONS = ("from_logits", "multi_label", "ignore_class", "axis")
 # Entries of the fitting data on which `fit` compares accuracies.
 _MOST_COMPARED = 1 << 21
-
-
-def check_labelled_logits(logits: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Returns checked outputs (n, k) and class indices (n,)."""
-    samples = Samples.of(labels, logits, True)
-    if samples.sparse:
-        return samples.y_pred, samples.labels
-    if not np.isin(samples.labels, (0, 1)).all():
-        refuse("labels", labels, "class indices or one-hot; soft labels are not taken")
-    return samples.y_pred, samples.labels.argmax(axis=-1)
 
 
 class Calibrator(ABC):
@@ -73,8 +62,8 @@ class Calibrator(ABC):
     as it was. Sample weights count samples: weight 2 equals two copies of a sample,
     and weight 0 equals its absence.
 
-    To define a calibrator, subclass and implement `_fit`, which returns the
-    parameters, and `_apply`, which uses them.
+    To define a calibrator, subclass and implement `_fit`, which returns the parameters
+    for `Labelled` samples, and `_apply`, which uses them.
 
     Args:
         from_logits: whether the outputs are logits. If False, they are probabilities;
@@ -214,6 +203,7 @@ class Calibrator(ABC):
         x: Any,
         y: Any = None,
         *,
+        sample_weight: Any = None,
         from_logits: bool | None = None,
         batch_size: int | None = None,
         verbose: Any = "auto",
@@ -229,13 +219,16 @@ class Calibrator(ABC):
                 (`tf.data.Dataset`, `keras.utils.PyDataset`, PyTorch's `DataLoader`,
                 any iterable).
             y: labels, if `x` is arrays.
+            sample_weight: weights, if `x` is arrays.
             from_logits: whether the model returns logits. By default it does unless
                 its last operation is a softmax or a sigmoid, or the calibrator has
                 `from_logits=False`.
             batch_size: used if `x` is arrays.
             verbose: whether a progress bar is shown, as in `keras.Model.predict`.
         """
-        found = predict_with_labels(model, x, y, batch_size, verbose)
+        found = predict_with_labels(
+            model, x, y, batch_size, verbose, sample_weight=sample_weight
+        )
         outputs = replace(
             self._outputs, from_logits=self._model_gives(model, from_logits)
         )

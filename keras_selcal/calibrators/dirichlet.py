@@ -11,7 +11,7 @@ from keras_selcal._core.saving import serializable
 from keras_selcal._core.validation import check_choice, check_number, refuse
 from keras_selcal.calibrators._affine import AffineCalibrator, Penalty, log_softmax
 from keras_selcal.calibrators._data import Labelled
-from keras_selcal.calibrators.base import Parameters
+from keras_selcal.calibrators._parameters import Parameters
 
 
 @serializable

@@ -13,27 +13,28 @@ def finetune(
     model: keras.Model,
     x: Any,
     y: Any = None,
+    *,
     loss: Any = None,
     epochs: int = 5,
     learning_rate: float = 1e-4,
     optimizer: Any = None,
     **kwargs: Any,
 ) -> keras.Model:
-    """Returns a copy of a trained model, trained some epochs more with another loss.
+    """Returns a copy of a trained model, trained further with another loss.
 
-    The paper's post-hoc use of its loss: 5 epochs of SGD (momentum 0.9, weight decay
-    0.0005) at a learning rate of 1e-4 (CIFAR) or 1e-5 (Tiny-ImageNet). The model itself
-    stays as it is; the copy's `history` tells how training went.
+    This is how the paper uses its loss post hoc: 5 epochs of SGD (momentum 0.9, weight
+    decay 0.0005) at a learning rate of 1e-4 (CIFAR) or 1e-5 (Tiny-ImageNet). The model
+    itself does not change; the copy's `history` shows its training.
 
     Args:
         model: a functional or Sequential model.
         x: training data, as in `keras.Model.fit`.
-        y: labels, where `x` is arrays.
-        loss: a loss or the name of one (see `keras_selcal.losses.get`). Defaults to
-            `AULoss`, from logits where the model gives them.
+        y: labels, if `x` is arrays.
+        loss: a loss or its name (see `keras_selcal.losses.get`). Defaults to `AULoss`,
+            with `from_logits` as the model's output requires.
         epochs: number of epochs.
-        learning_rate: of the SGD.
-        optimizer: another optimizer, in place of the SGD and `learning_rate`.
+        learning_rate: learning rate of the SGD.
+        optimizer: an optimizer to use instead of the SGD and `learning_rate`.
         **kwargs: further arguments of `keras.Model.fit`.
 
     Example:
@@ -46,8 +47,7 @@ def finetune(
     >>> tuned is model
     False
 
-    Reference:
-
+    References:
     - Zhou et al., Revisiting Reweighted Risk for Calibration: AURC, Focal and Inverse
       Focal Loss, Appendix
     """
@@ -59,7 +59,7 @@ def finetune(
         refuse(
             "loss",
             loss,
-            f"one of from_logits={from_logits}, as this model's output asks",
+            f"one with from_logits={from_logits}, as this model's output requires",
         )
     if optimizer is None:
         optimizer = keras.optimizers.SGD(learning_rate, momentum=0.9, weight_decay=5e-4)

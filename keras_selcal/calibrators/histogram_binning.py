@@ -16,7 +16,7 @@ from keras_selcal.calibrators._one_vs_rest import (
     stack_edges,
     take_by_class,
 )
-from keras_selcal.calibrators.base import Parameters
+from keras_selcal.calibrators._parameters import Parameters
 
 _ROUNDING = 1e-6
 

@@ -13,8 +13,8 @@ from keras_selcal._core.saving import serializable
 from keras_selcal._core.validation import check_count, check_number, refuse
 from keras_selcal.calibrators._affine import log_softmax
 from keras_selcal.calibrators._data import Labelled, gather, require
-from keras_selcal.calibrators._parameters import to_tensors
-from keras_selcal.calibrators.base import Calibrator, Parameters
+from keras_selcal.calibrators._parameters import Parameters, to_tensors
+from keras_selcal.calibrators.base import Calibrator
 from keras_selcal.calibrators.temperature_scaling import nll_temperature
 
 # The authors' choices.

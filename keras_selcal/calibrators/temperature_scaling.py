@@ -11,7 +11,8 @@ from keras_selcal._core.ops import Tensor
 from keras_selcal._core.saving import serializable
 from keras_selcal._core.validation import check_choice
 from keras_selcal.calibrators._data import Labelled
-from keras_selcal.calibrators.base import Calibrator, Parameters
+from keras_selcal.calibrators._parameters import Parameters
+from keras_selcal.calibrators.base import Calibrator
 
 # Bounds of T. The optimum is T = 0 for data that a classifier separates, and T = ∞ for
 # data on which it is worse than chance.

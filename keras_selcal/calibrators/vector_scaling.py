@@ -8,7 +8,7 @@ import numpy as np
 from keras_selcal._core.saving import serializable
 from keras_selcal.calibrators._affine import Affine, AffineCalibrator, Penalty
 from keras_selcal.calibrators._data import Labelled
-from keras_selcal.calibrators.base import Parameters
+from keras_selcal.calibrators._parameters import Parameters
 from keras_selcal.calibrators.temperature_scaling import nll_temperature
 
 # From fits that hardly leave temperature scaling to almost free ones.
