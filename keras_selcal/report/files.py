@@ -7,7 +7,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
@@ -249,99 +249,72 @@ def _multi_hot(
 def _check(path: Path, read: PredictionFile, multi_label: bool) -> None:
     """Refuses values that are not predictions, and names the sample."""
     name = "logits" if read.from_logits else "probs"
-    shape = read.y_pred.shape
+    shape, labels = read.y_pred.shape, read.labels
     if len(shape) not in (1, 2) or 0 in shape or (multi_label and len(shape) == 1):
         wanted = "(n, k) with n ≥ 1 samples, or (n,) for one sigmoid unit"
         _fail(path, f"`{name}` must have shape {wanted}. Received: {shape}")
-    if read.y_pred.dtype.kind not in "fiu":
-        _fail(path, f"`{name}` must be numbers. Received: {read.y_pred.dtype}")
     n, k = shape[0], shape[1] if len(shape) == 2 else 2
-    events = len(shape) == 1 or multi_label
-    y_pred = read.y_pred.astype("float64").reshape(n, -1)
-    _check_predictions(path, name, y_pred, read.from_logits, events)
-    labels = read.labels
     allowed = {(n, k)} if multi_label else {(n,), (n, 1), (n, *shape[1:])}
     if labels.shape not in allowed:
         wanted = " or ".join(map(str, sorted(allowed, key=len)))
         _fail(path, f"`labels` must have shape {wanted}. Received: {labels.shape}")
-    if labels.dtype.kind not in "fiub":
-        _fail(path, f"`labels` must be class indices. Received: {labels.dtype}")
-    rows = labels.astype("float64").reshape(n, -1)
-    if events:
-        bad = ~((rows >= 0) & (rows <= 1)).all(axis=-1)
-        wanted = "not 0 or 1" + ("" if multi_label else " of one sigmoid unit")
-        _first(
-            path,
-            bad,
-            lambda i: f"the label of sample {i} is {_show(rows[i])}, {wanted}",
-        )
-    elif rows.shape[1] == 1:
-        bad = ~((rows >= 0) & (rows < k) & (rows == np.floor(rows)))[:, 0]
-        _first(
-            path,
-            bad,
-            lambda i: (
-                f"the label of sample {i} is {_show(rows[i])}, not in 0 … {k - 1}"
-            ),
-        )
-    else:
-        remedy = "; pass --multi-label if several labels can be true"
-        _check_sums(path, "labels", rows, remedy)
-    if read.class_names is not None and len(read.class_names) != k:
-        given = len(read.class_names)
-        _fail(path, f"`class_names` must be {k} names. Received: {given}")
-    if read.images is not None and read.images.shape[:1] != (n,):
-        shape = read.images.shape
-        _fail(path, f"`images` must be {n} images. Received an array of shape {shape}")
+    for key, array in ((name, read.y_pred), ("labels", labels)):
+        if array.dtype.kind not in "fiub":
+            _fail(path, f"`{key}` must be numbers. Received: {array.dtype}")
+    names, images = read.class_names, read.images
+    if names is not None and len(names) != k:
+        _fail(path, f"`class_names` must be {k} names. Received: {len(names)}")
+    if images is not None and images.shape[:1] != (n,):
+        _fail(path, f"`images` must be {n} images. Received: shape {images.shape}")
+    events = len(shape) == 1 or multi_label
+    y_pred, y_true = (x.astype("float64").reshape(n, -1) for x in (read.y_pred, labels))
+    for bad, what, rows in (
+        *_bad_predictions(path, name, y_pred, events),
+        *_bad_labels(y_true, events, k),
+    ):
+        broken = np.asarray(bad).reshape(n, -1).any(axis=-1)
+        if broken.any():
+            i = int(np.argmax(broken))
+            more = ", …" if rows.shape[1] > 4 else ""
+            values = ", ".join(f"{value:g}" for value in rows[i, :4]) + more
+            _fail(path, f"{what.replace('SAMPLE', f'sample {i}')}. Received: {values}")
 
 
-def _check_predictions(
-    path: Path, name: str, rows: Array, from_logits: bool, events: bool
-) -> None:
-    broken = np.isnan(rows) | (rows == np.inf)
-    _first(
-        path,
-        broken.any(axis=-1),
-        lambda i: f"`{name}` of sample {i} contain NaN or infinity",
-    )
-    inside = ((rows >= 0) & (rows <= 1)).all()
-    if from_logits:
-        sums = np.abs(rows.sum(axis=-1) - 1) <= _SUM_TOLERANCE
-        if inside and len(rows) > 1 and (events or sums.all()):
+# Which entries or rows are bad, what is wrong with them, and the rows.
+_Bad = tuple[Array, str, Array]
+
+
+def _bad_predictions(path: Path, name: str, rows: Array, events: bool) -> list[_Bad]:
+    sums = np.abs(rows.sum(axis=-1) - 1) > _SUM_TOLERANCE
+    infinite = np.isnan(rows) | (rows == np.inf)
+    bad = [(infinite, f"`{name}` of SAMPLE must be finite numbers", rows)]
+    if name == "logits":
+        inside = ((rows >= 0) & (rows <= 1)).all() and len(rows) > 1
+        if inside and (events or not sums.any()):
+            and_sum = "" if events else " and sum to 1"
             _fail(
                 path,
-                "`logits` hold probabilities: all are in [0, 1]"
-                + ("" if events else " and sum to 1")
-                + "; call them `probs` (in a .csv: p, or p0, p1, …)",
+                f"`logits` hold probabilities: all are in [0, 1]{and_sum}; call them "
+                "`probs` (in a .csv: p, or p0, p1, …)",
             )
-        infinite = np.isneginf(rows).all(axis=-1)
-        _first(path, infinite, lambda i: f"`logits` of sample {i} are all −∞")
-        return
+        masked = np.isneginf(rows).all(axis=-1)
+        return [*bad, (masked, "`logits` of SAMPLE must not all be −∞", rows)]
     remedy = "; if they are logits, call them `logits` (in a .csv: z, or z0, z1, …)"
-    _first(
-        path,
-        ((rows < 0) | (rows > 1 + _SUM_TOLERANCE)).any(axis=-1),
-        lambda i: f"`probs` of sample {i} are not in [0, 1]: {_show(rows[i])}{remedy}",
-    )
+    outside = (rows < 0) | (rows > 1 + _SUM_TOLERANCE)
+    bad.append((outside, f"`probs` of SAMPLE must be in [0, 1]{remedy}", rows))
     if not events:
-        _check_sums(path, name, rows, remedy)
+        bad.append((sums, f"`probs` of SAMPLE must sum to 1{remedy}", rows))
+    return bad
 
 
-def _check_sums(path: Path, name: str, rows: Array, remedy: str) -> None:
-    total = rows.sum(axis=-1)
-    _first(
-        path,
-        (np.abs(total - 1) > _SUM_TOLERANCE) | (rows < 0).any(axis=-1),
-        lambda i: f"`{name}` of sample {i} sum to {total[i]:g}, not to 1{remedy}",
-    )
-
-
-def _show(row: Array) -> str:
-    more = ", …" if len(row) > 4 else ""
-    return ", ".join(f"{value:g}" for value in row[:4]) + more
-
-
-def _first(path: Path, broken: Any, tell: Callable[[int], str]) -> None:
-    """Refuses the first sample that is broken."""
-    if broken.any():
-        _fail(path, tell(int(np.argmax(broken))))
+def _bad_labels(rows: Array, events: bool, k: int) -> list[_Bad]:
+    if events:
+        return [
+            (~((rows >= 0) & (rows <= 1)), "the label of SAMPLE must be 0 or 1", rows)
+        ]
+    if rows.shape[1] == 1:
+        bad = ~((rows >= 0) & (rows < k) & (rows == np.floor(rows)))
+        return [(bad, f"the label of SAMPLE must be one of 0 … {k - 1}", rows)]
+    bad = ~(np.abs(rows.sum(axis=-1) - 1) <= _SUM_TOLERANCE) | (rows < 0).any(axis=-1)
+    what = "must sum to 1; pass --multi-label if several labels can be true"
+    return [(bad, f"`labels` of SAMPLE {what}", rows)]

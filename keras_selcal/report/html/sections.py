@@ -4,11 +4,9 @@ import math
 from collections.abc import Callable
 from html import escape
 
-import numpy as np
-
-from keras_selcal._core.reliability import ReliabilityBins
 from keras_selcal.report.comparison import Comparison
-from keras_selcal.report.html import pictures, words
+from keras_selcal.report.html import words
+from keras_selcal.report.html.calibration import labels, reliability
 from keras_selcal.report.html.markup import (
     details,
     key,
@@ -19,10 +17,7 @@ from keras_selcal.report.html.markup import (
 from keras_selcal.report.html.mistakes import mistakes
 from keras_selcal.report.html.numbers import (
     NONE,
-    count,
     interval_of,
-    percent,
-    percent_range,
     round_percent,
     signed,
     value_of,
@@ -31,9 +26,6 @@ from keras_selcal.report.html.subject import Subject
 
 # Coverages of the table that replaces the slider.
 _COVERAGES = (0.05, *(i / 10 for i in range(1, 10)), 0.95, 0.99, 1.0)
-
-# Rows and diagrams of the section on labels.
-_MOST_LABELS, _MOST_DIAGRAMS = 200, 6
 
 _VERDICTS = {
     "better": "✓ better",
@@ -66,9 +58,8 @@ _TOLD = {
 
 
 def _glance(subject: Subject) -> str:
-    missing = _missing(subject)
-    if missing:
-        return missing
+    if subject.missing:
+        return subject.missing
     contents = []
     for report in subject.reports:
         cards = "".join(
@@ -78,23 +69,6 @@ def _glance(subject: Subject) -> str:
         )
         contents.append(f'<div class="cards">{cards}</div>')
     return subject.each(contents, "stack")
-
-
-def _missing(subject: Subject) -> str:
-    """Returns why a model has no metrics, "" if all have them."""
-    notes = ""
-    for name, report in zip(subject.names, subject.reports, strict=True):
-        broken = np.isnan(report.samples.confidence)
-        if broken.any():
-            of = f"{escape(name)}: " if subject.several else ""
-            index = report.index[np.argmax(broken)]
-            more = int(broken.sum()) - 1
-            others = f" (and {count(more)} more)" if more else ""
-            notes += (
-                f'<p class="alarm"><strong>{of}there are no metrics.</strong> In '
-                f"sample {index}{others} the prediction is not a number (NaN).</p>"
-            )
-    return notes
 
 
 def _comparison(subject: Subject) -> str:
@@ -151,131 +125,6 @@ def _differences(comparison: Comparison, name: str, base: str) -> str:
     caption = f"{escape(name)} minus {escape(base)}, with {level} intervals"
     return table(
         caption, ["Metric", "Difference", f"{escape(name)} is"], rows, "metrics"
-    )
-
-
-def _reliability(subject: Subject) -> str:
-    level = round_percent(subject.first.confidence_level)
-    two = subject.first.samples.num_classes == 2
-    legend = key(
-        ("bar", "observed frequency"),
-        ("whisker", f"{level} interval of that (Wilson)"),
-        ("said", "mean probability"),
-        ("perfect", "perfect calibration"),
-        ("number", "cases"),
-    )
-    shared = subject.several or two
-    contents = [
-        ""
-        if math.isnan(report["ece"].value)
-        else "".join(
-            _diagram(subject, i, kind, "" if shared else legend)
-            for kind in ("top_label", "positive")[: 1 + two]
-        )
-        for i, report in enumerate(subject.reports)
-    ]
-    if not any(contents):
-        return ""
-    text = (
-        "The cases are grouped by the model’s confidence. A calibrated model is right "
-        "in 80&nbsp;% of the cases in which it states 80&nbsp;%, so that its bars end "
-        "at the orange lines. Bars that end below them mean that the model is "
-        "overconfident, bars that end above them that it is underconfident."
-    )
-    if two:
-        of = "each label" if subject.first.multi_label else "the positive class"
-        text += (
-            f" The second diagram groups the cases by the probability of {of}, whether "
-            "or not it is predicted."
-        )
-    legend = legend if shared else ""
-    return f"<p>{text}</p>{legend}{subject.each(contents, 'grid')}"
-
-
-def _diagram(subject: Subject, index: int, kind: str, legend: str) -> str:
-    """Returns a reliability diagram with its figures."""
-    report = subject.reports[index]
-    bins = report.bins(kind)
-    name, identity = subject.plain_name(index), f"reliability-{index}-{kind}"
-    picture = pictures.reliability(bins, identity, name, kind)
-    level = round_percent(report.confidence_level)
-    figures = _bins_table(bins, kind, level)
-    title = ""
-    if report.samples.num_classes == 2:
-        about = report.rows["ece" if kind == "top_label" else "positive_ece"]
-        error = value_of(report[about.name].value, about.unit)
-        title = f"<h4>{about.title}: {error}</h4>"
-    if subject.several:
-        figures = details("The same figures as a table", figures)
-        return f"{title}<figure>{picture}</figure>{figures}"
-    return f'{title}<div class="pair"><figure>{picture}{legend}</figure>{figures}</div>'
-
-
-def _bins_table(bins: ReliabilityBins, kind: str, level: str) -> str:
-    rows = [
-        [
-            percent_range(left, right),
-            percent(confidence),
-            with_interval(percent(accuracy), percent_range(low, high)),
-            count(number),
-        ]
-        for left, right, confidence, accuracy, low, high, number in zip(
-            *(column.tolist() for column in bins), strict=True
-        )
-    ]
-    top = kind == "top_label"
-    observed = "Right in" if top else "Positive in"
-    head = [
-        "Confidence" if top else "Probability",
-        "Mean",
-        f"{observed}<small>{level} interval</small>",
-        "Cases",
-    ]
-    return table("Probability and frequency in each bin", head, rows)
-
-
-def _labels(subject: Subject) -> str:
-    if not subject.first.multi_label or _missing(subject):
-        return ""
-    head = ["Label", "Frequency", "Mean probability", "Accuracy", "ECE"]
-    contents = []
-    for index, report in enumerate(subject.reports):
-        found = report.per_label()
-        worst = sorted(found, key=lambda c: -found[c]["positive_ece"])
-        rows = [
-            [
-                subject.class_name(c),
-                *(percent(found[c][x]) for x in ("frequency", "mean", "accuracy")),
-                value_of(found[c]["positive_ece"], "points"),
-            ]
-            for c in worst[:_MOST_LABELS]
-        ]
-        of = "" if len(rows) == len(found) else f" of {count(len(found))}"
-        caption = f"{count(len(rows))}{of} labels, the largest error first"
-        parts = report.samples.split_labels()
-        diagrams = "".join(
-            f"<article><h4>{subject.class_name(c)}</h4><figure>"
-            + pictures.reliability(
-                report.bins("positive", parts[position]),
-                f"label-{index}-{c}",
-                f"label {c}, {subject.plain_name(index)}",
-                "positive",
-            )
-            + "</figure></article>"
-            for position, c in enumerate(found)
-            if c in worst[:_MOST_DIAGRAMS]
-        )
-        contents.append(
-            table(caption, head, rows)
-            + details(
-                "Reliability diagrams of the labels with the largest error",
-                f'<div class="grid">{diagrams}</div>',
-            )
-        )
-    return (
-        "<p>Each label is a yes-or-no decision. The error (positive-class ECE) "
-        "compares its probability with how often it is true.</p>"
-        + subject.each(contents, "stack")
     )
 
 
@@ -389,7 +238,7 @@ def _metrics(subject: Subject) -> str:
 
 
 def _mistakes(subject: Subject) -> str:
-    if not subject.mistakes or _missing(subject):
+    if not subject.mistakes or subject.missing:
         return ""
     contents = [mistakes(subject, report) for report in subject.reports]
     return subject.each(contents, "stack") if any(contents) else ""
@@ -398,8 +247,8 @@ def _mistakes(subject: Subject) -> str:
 SECTIONS: dict[str, tuple[str, Callable[[Subject], str]]] = {
     "glance": ("At a glance", _glance),
     "comparison": ("Comparison", _comparison),
-    "reliability": ("Is it right as often as it claims?", _reliability),
-    "labels": ("Label by label", _labels),
+    "reliability": ("Is it right as often as it claims?", reliability),
+    "labels": ("Label by label", labels),
     "abstain": ("How much should it answer?", _selection),
     "metrics": ("All metrics", _metrics),
     "mistakes": ("The most confident mistakes", _mistakes),

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_selcal._core.sample_losses import sample_losses
+from keras_selcal import functional
 from keras_selcal._core.samples import Array, Samples
 from keras_selcal.csf import ConfidenceScore
 from keras_selcal.report.html.numbers import shortest_above
@@ -50,25 +50,26 @@ class Reachable(NamedTuple):
 def reachable(samples: Samples, csf: ConfidenceScore) -> Reachable:
     """Returns every point of the risk-coverage curve that a threshold can reach.
 
-    Samples of equal rank are accepted together, and so are those of different rank
-    whose scores are equal in float64. If a rank is NaN, there are no points.
+    Samples of different rank whose scores are equal in float64 are accepted together.
+    If a rank is NaN, there are no points.
     """
-    ranks, scores = samples.ranks(csf), samples.scores(csf)
-    losses = sample_losses(samples, "zero_one")
-    if np.isnan(ranks).any() or np.isnan(losses).any():
-        return Reachable(*np.zeros((4, 0)))
-    order = np.argsort(-ranks, kind="stable")
-    score, rank = scores[order], ranks[order]
-    lowest = np.minimum.accumulate(score)
-    highest = np.maximum.accumulate(score[::-1])[::-1]
-    next_score = np.append(highest[1:], -np.inf)
-    ends = np.append(rank[1:] != rank[:-1], True) & (next_score < lowest)
-    mass, loss = (
-        np.cumsum(x[order]) for x in (samples.counts, samples.counts * losses)
+    curve = functional.risk_coverage_curve(
+        samples.labels,
+        samples.y_pred,
+        csf=csf,
+        from_logits=samples.from_logits,
+        decision_threshold=samples.threshold,
+        sample_weight=samples.weight,
     )
-    scale = samples.n / mass[-1]
+    if np.isnan(curve.threshold).any() or np.isnan(curve.risk).any():
+        return Reachable(*np.zeros((4, 0)))
+    lowest = np.minimum.accumulate(curve.threshold)
+    highest = np.maximum.accumulate(curve.threshold[::-1])[::-1]
+    next_score = np.append(highest[1:], -np.inf)
+    ends = next_score < lowest
+    accepted = (curve.coverage * samples.n)[ends]
     return Reachable(
-        mass[ends] * scale, loss[ends] * scale, lowest[ends], next_score[ends]
+        accepted, accepted * curve.risk[ends], lowest[ends], next_score[ends]
     )
 
 

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+import numpy as np
+
 from keras_selcal._core.validation import check_count, refuse
 from keras_selcal.report.evaluation import Evaluation
 from keras_selcal.report.html.markup import line_style, swatch
@@ -57,6 +59,23 @@ class Subject:
                 },
                 [self.plain_name(i) for i in range(len(self.reports))],
             )
+
+    @property
+    def missing(self) -> str:
+        """Why a model has no metrics, as HTML; "" if all have them."""
+        notes = ""
+        for name, report in zip(self.names, self.reports, strict=True):
+            broken = np.isnan(report.samples.confidence)
+            if broken.any():
+                of = f"{escape(name)}: " if self.several else ""
+                more = int(broken.sum()) - 1
+                others = f" (and {count(more)} more)" if more else ""
+                notes += (
+                    f'<p class="alarm"><strong>{of}there are no metrics.</strong> In '
+                    f"sample {report.index[np.argmax(broken)]}{others} the prediction "
+                    "is not a number (NaN).</p>"
+                )
+        return notes
 
     def plain_name(self, index: int) -> str:
         """Returns the name of a model in a picture, not escaped."""
