@@ -7,7 +7,7 @@ import numpy as np
 from keras_selcal._core.reliability import wilson
 from keras_selcal._core.samples import Array, to_numpy
 from keras_selcal._core.validation import check_number, refuse
-from keras_selcal.plots import _canvas as canvas
+from keras_selcal.plots import canvas
 
 
 def set_sizes(y_true: Any, sets: Any, *, ax: Any = None) -> Any:
