@@ -61,6 +61,8 @@ def kde_calibration_errors(
     multi-label data at least one for each label; as many are held at a time as a bound
     on their size allows.
     """
+    if batch.y_pred.shape[0] == 0:
+        return batch.y_pred[:, 0]
     h: Any = bandwidth
     if h == "auto":
         # Without a gradient, nothing is kept for a backward pass.
@@ -309,8 +311,8 @@ def _map_blocks(
     fill = -(-n // size) * size
     index = ops.minimum(ops.arange(fill, dtype="int32"), n - 1)
     blocks = tuple(
-        ops.reshape(ops.take(x, index, axis=0), (-1, size, *x.shape[1:]))
+        ops.reshape(ops.take(x, index, axis=0), (-1, size, *ops.shape(x)[1:]))
         for x in arrays
     )
     values = ops.map(function, blocks)
-    return ops.reshape(values, (fill, *values.shape[2:]))[:n]
+    return ops.reshape(values, (fill, *ops.shape(values)[2:]))[:n]
