@@ -10,7 +10,8 @@ from keras_selcal import (
     InverseFocalLoss,
     plots,
 )
-from recipes.paper.picture import PALE, Picture, axes
+from keras_selcal.plots import canvas
+from recipes.paper.picture import Picture, axes
 
 # With so many classes the confidence of a sample is p, except for the smallest p.
 _MANY = 1000
@@ -81,7 +82,9 @@ def dual_focal() -> Picture:
     ((left, right),) = axes(1, 2)
     for ax, draw in ((left, plots.loss_weights), (right, plots.loss_gradients)):
         end = rival / (1 + rival)
-        ax.axvspan(0, end, color=PALE, alpha=0.4, lw=0, zorder=0, label="misclassified")
+        ax.axvspan(
+            0, end, color=canvas.PALE, alpha=0.4, lw=0, zorder=0, label="misclassified"
+        )
         draw(drawn, k, normalize=False, rival=rival, ax=ax)
     return Picture(
         "randomdataDFL",

@@ -9,26 +9,19 @@ from matplotlib.figure import Figure
 
 from keras_selcal import functional, plots
 from keras_selcal.functional.reliability import ReliabilityCurve
+from keras_selcal.plots import canvas
 from recipes import settings
 from recipes.evaluation import evaluate
 from recipes.losses import TITLES
 from recipes.paper import published
 from recipes.paper.groups import dataset_title, groups
-from recipes.paper.picture import (
-    BLACK,
-    BLUE,
-    GREEN,
-    VERMILLION,
-    Picture,
-    axes,
-    finish,
-)
+from recipes.paper.picture import Picture, axes
 from recipes.runs import Run
 
 # As in the paper's diagrams.
 _BINS = 10
-_STYLES = {"msp": (BLUE, ""), "margin": (VERMILLION, "////")}
-_OTHER = (GREEN, "....")
+_STYLES = {"msp": (canvas.BLUE, ""), "margin": (canvas.VERMILLION, "////")}
+_OTHER = (canvas.GREEN, "....")
 
 
 def published_reliability() -> Picture:
@@ -190,16 +183,18 @@ def _csf_bars(
         )
         for x, seeds in zip(at, values, strict=True):
             spread = x + 0.2 * width * np.linspace(-1, 1, len(seeds) + 2)[1:-1]
-            ax.plot(spread, seeds, "o", color=BLACK, markersize=3.5)
+            ax.plot(spread, seeds, "o", color=canvas.BLACK, markersize=3.5)
     for index, place in enumerate(found):
         if place in papers:
             label = "the paper" if place == next(iter(papers)) else None
             ends = (index - 0.42, index + 0.42)
-            ax.hlines(papers[place], *ends, color=BLACK, linestyle="--", label=label)
+            ax.hlines(
+                papers[place], *ends, color=canvas.BLACK, linestyle="--", label=label
+            )
     ax.set_xticks(range(len(found)), list(found))
     ax.set_xlim(-0.6, len(found) - 0.4)
     ax.margins(y=0.25)
-    finish(ax, "", "ECE × 10²", loc="upper right", ncols=len(names) + 1)
+    canvas.finish(ax, "", "ECE × 10²", loc="upper right", ncols=len(names) + 1)
     ax.grid(False, axis="x")
     figure: Figure = ax.figure
     return figure

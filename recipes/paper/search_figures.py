@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_selcal.plots import canvas
 from recipes import search_plots, settings
 from recipes.losses import TITLES
 from recipes.paper.groups import MODELS, dataset_title
 from recipes.paper.loss_figures import TURN
-from recipes.paper.picture import BLUE, GREEN, VERMILLION, Picture, axes, finish
+from recipes.paper.picture import Picture, axes
 from recipes.paper.run_figures import slug
 from recipes.runs import CONFIG, Run, RunError
 
@@ -151,14 +152,14 @@ def published_gamma() -> Picture:
     ((ax,),) = axes(1, 1, 7.0, 4.4)
     # Shifted, so that both markers are visible where the values are equal.
     for colour, marker, label, values, shift in (
-        (BLUE, "o", "Inv. FL", [one.inverse for one in tuned], 0.12),
-        (VERMILLION, "D", "Dual", [one.dual for one in tuned], -0.12),
+        (canvas.BLUE, "o", "Inv. FL", [one.inverse for one in tuned], 0.12),
+        (canvas.VERMILLION, "D", "Dual", [one.dual for one in tuned], -0.12),
     ):
         ax.plot(values, rows + shift, marker, color=colour, markersize=7, label=label)
     ax.plot(
         [TURN, TURN],
         [-0.6, len(names) - 0.4],
-        color=BLUE,
+        color=canvas.BLUE,
         linestyle="--",
         linewidth=1.2,
         label=f"Inv. FL: positive gradients from γ = {TURN}",
@@ -166,7 +167,7 @@ def published_gamma() -> Picture:
     ax.set_yticks(rows, names)
     ax.set_xlim(0, 7)
     ax.set_ylim(-0.6, len(names) + 0.6)
-    finish(ax, "γ", "", loc="upper right", ncols=3)
+    canvas.finish(ax, "γ", "", loc="upper right", ncols=3)
     return Picture(
         "gammaselection",
         "γ, as the paper chose it",
@@ -186,7 +187,11 @@ def published_region() -> Picture:
         key = (tuned.smoothing, tuned.coverage)
         of_dataset.setdefault(key, []).append(MODELS[model])
     # The markers of CIFAR-10 are larger, so that those of the others do not hide them.
-    styles = (("o", 13, BLUE), ("D", 7, VERMILLION), ("s", 7, GREEN))
+    styles = (
+        ("o", 13, canvas.BLUE),
+        ("D", 7, canvas.VERMILLION),
+        ("s", 7, canvas.GREEN),
+    )
     for (marker, size, colour), (dataset, found) in zip(
         styles, points.items(), strict=True
     ):
@@ -210,7 +215,7 @@ def published_region() -> Picture:
     ticks = [0.005, 0.01, 0.05, 0.1]
     ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     ax.minorticks_off()
-    finish(ax, "ν", "κ: low-confidence coverage", loc="lower left")
+    canvas.finish(ax, "ν", "κ: low-confidence coverage", loc="lower left")
     return Picture(
         "nuselection",
         "ν and κ, as the paper chose them",
