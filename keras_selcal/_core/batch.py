@@ -404,7 +404,7 @@ def _check_host_values(
             return
         # Logits of 0 stand for values that are not at hand.
         outputs = replace(outputs, from_logits=True)
-        y_pred = np.broadcast_to(np.float32(0), shape)
+        y_pred = np.broadcast_to(np.float32(0), [size or 0 for size in shape])
     check_values(y_true, y_pred, outputs, sample_weight)
 
 

@@ -64,7 +64,7 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
 def _matmul_outside_autocast() -> Any:
     import torch
 
-    class MatMul(torch.autograd.Function):  # type: ignore[misc]
+    class MatMul(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
             ctx.save_for_backward(a, b)

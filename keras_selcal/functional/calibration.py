@@ -168,7 +168,7 @@ def ece(
     - Nixon et al., [Measuring Calibration in Deep
       Learning](https://arxiv.org/abs/1904.01685), for adaptive bins
     """
-    bins = check_binning(num_bins, binning, binning_rule)
+    num_bins, binning, binning_rule = check_binning(num_bins, binning, binning_rule)
     check_choice("norm", norm, NORMS)
     samples = Samples.given(
         y_true, y_pred, sample_weight, from_logits=from_logits, **outputs
@@ -176,7 +176,8 @@ def ece(
     check_kind(kind, samples.num_classes)
 
     def error(part: Samples) -> float:
-        sums = bin_sums(*part.event(kind), part.weight, *bins)
+        p, y = part.event(kind)
+        sums = bin_sums(p, y, part.weight, num_bins, binning, binning_rule)
         return float(calibration_norm(*sums, norm, np))
 
     return error(samples) if pooled else samples.mean_over_labels(error)
