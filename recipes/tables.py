@@ -1,5 +1,6 @@
 """Tables of text for Markdown and the terminal, and the comparison of finished runs."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
@@ -89,7 +90,17 @@ class Table:
 
 
 def _line(cells: Sequence[str]) -> str:
-    texts = (f"**{text}**" if isinstance(text, Bold) else text for text in cells)
+    r"""Returns a line of a Markdown table; a bar in a name must not end its cell.
+
+    Example:
+    >>> _line(["a|b", Bold("1")])
+    '| a\\|b | **1** |'
+    """
+    escaped = (re.sub(r"(?<!\\)\|", r"\\|", text) for text in cells)
+    texts = (
+        f"**{text}**" if isinstance(cell, Bold) else text
+        for cell, text in zip(cells, escaped, strict=True)
+    )
     return f"| {' | '.join(texts)} |"
 
 
