@@ -31,6 +31,12 @@ MODEL, SPLITS = "model.keras", ("val", "test")
 _FIELDS = ("dataset", "model", "loss", "seed", "settings")
 # These may change after a run is finished: its results no longer depend on them.
 _AFTERWARDS = ("versions", "data")
+_OTHER_FOLDER = "Choose another folder by --out, or delete this one."
+# Errors of readers whose file has unexpected content.
+_BROKEN = (
+    *(ValueError, LookupError, TypeError, AttributeError, EOFError),
+    *(csv.Error, zipfile.BadZipFile),
+)
 
 
 class RunError(Exception):
@@ -72,13 +78,9 @@ class Run:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
+        self.name = self.folder.name
         self._checkpoints = self.folder / "checkpoint"
         self._kept_best: int | None = None
-
-    @property
-    def name(self) -> str:
-        """The folder's last part."""
-        return self.folder.name
 
     @property
     def finished(self) -> bool:
@@ -140,11 +142,8 @@ class Run:
     def claim(self, config: Mapping[str, Any], write: bool = True) -> None:
         """Writes the configuration, or refuses a folder that has another one.
 
-        A finished run may be asked for with other versions of the libraries.
-
-        Args:
-            config: the configuration.
-            write: whether to write it, if the folder has none.
+        A finished run may be asked for with other versions of the libraries. If
+        `write` is False, nothing is written.
         """
         wanted: dict[str, Any] = json.loads(json.dumps(config))
         if not (self.folder / CONFIG).exists():
@@ -339,28 +338,17 @@ def runs_in(paths: Sequence[str | os.PathLike[str]]) -> list[Run]:
     return found
 
 
-_OTHER_FOLDER = "Choose another folder by --out, or delete this one."
-_BROKEN = (ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError)
-
-
 @contextlib.contextmanager
 def _told(what: object, doing: str = "write") -> Iterator[None]:
     """Turns the errors of files into one line that names the file."""
-    broken = (*_BROKEN, csv.Error, zipfile.BadZipFile)
     try:
         yield
-    except OSError as error:
-        raise RunError(f"cannot {doing} {what}: {_reason(error)}.") from error
-    except broken as error:
-        if doing == "write":
+    except (OSError, *_BROKEN) as error:
+        if doing == "write" and not isinstance(error, OSError):
             raise
-        raise RunError(f"cannot {doing} {what}: {_reason(error)}.") from error
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return " ".join(str(error).split()) or type(error).__name__
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        reason = reason or type(error).__name__
+        raise RunError(f"cannot {doing} {what}: {reason}.") from error
 
 
 @contextlib.contextmanager
@@ -385,12 +373,7 @@ def _sync(path: Path) -> None:
 
 
 def digest(config: Mapping[str, Any]) -> str:
-    """Returns a digest that identifies a configuration.
-
-    Example:
-    >>> digest({"seed": 0, "loss": "au"}) == digest({"loss": "au", "seed": 0})
-    True
-    """
+    """Returns a digest that identifies a configuration."""
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
 
 

@@ -195,7 +195,13 @@ class _Training:
         progress.start(self.run.name, epochs, epoch)
         with self.devices.scope():
             if epoch:
-                _assign(self.variables, self.state.variables)
+                try:
+                    _assign(self.variables, self.state.variables)
+                except ValueError as error:
+                    reason = " ".join(str(error).split())
+                    raise RunError(
+                        f"the checkpoint in {self.run.folder} does not fit: {reason}"
+                    ) from error
             if epoch == epochs:
                 return
             callbacks = [self.batches.callback, *self._schedule()]

@@ -212,9 +212,7 @@ def test_choice_of_the_checkpoint(losses, warmup, best):
     assert state.best_epoch == best
 
 
-def test_another_task_does_not_continue_a_checkpoint_without_configuration(
-    tmp_path, monkeypatch
-):
+def test_another_task_or_network_does_not_continue_a_checkpoint(tmp_path, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
 
@@ -222,6 +220,9 @@ def test_another_task_does_not_continue_a_checkpoint_without_configuration(
     with pytest.raises(KeyboardInterrupt):
         tiny_run.train(tmp_path)
     monkeypatch.undo()
+    monkeypatch.setattr(models, "build", lambda *shape: tiny_run.build(*shape, False))
+    with pytest.raises(RunError, match=r"checkpoint .* does not fit"):
+        tiny_run.train(tmp_path)
     monkeypatch.setattr(models, "build", tiny_run.build)
     (tmp_path / "config.json").unlink()
     for change in ({"seed": 1}, {"loss": "xe"}):
