@@ -251,7 +251,8 @@ class Batch:
 
         A product, so that gradients become NaN as well.
         """
-        return values * ops.where(self.valid, 1.0, math.nan)
+        factor = ops.where(self.valid, 1.0, math.nan)
+        return values * ops.cast(factor, values.dtype)
 
     def as_p(self, values: Tensor) -> Tensor:
         """Returns the probabilities of values on the scale of `y_pred`."""
