@@ -12,8 +12,11 @@ from keras_selcal._core.samples import to_numpy
 from keras_selcal._core.validation import refuse
 from keras_selcal.selective.bounds import betting_p_value, binomial_tail, risk_bound
 
-# Number of coverages at which the search for a guaranteed risk tests a threshold.
-_COVERAGES = 500
+# Ratio of the coverages of successive thresholds that the search tests.
+_RATIO = 1.01
+
+# Errors that the smallest start of the search may have.
+_ERRORS = 2
 
 # How many times the data are repeated, at most, to estimate the samples it takes.
 _MOST_REPEATS = 1024
@@ -208,28 +211,23 @@ class Cuts:
 
         `repeats` counts the data several times, to estimate what more data can do.
         """
-        n = repeats * self.total
         accepted = repeats * self.accepted
         # Fewer samples do not pass even if all are right: (1 − r)^m > δ.
         fewest = math.log(delta) / math.log1p(-risk)
         if not len(accepted) or (self.groups is None and accepted[-1] < fewest):
             return -1
+        samples = 1.0 if self.num_groups is None else self.total / self.num_groups
+        starts = _starts(repeats * self.total / samples, risk, delta) * samples
         # Repeated data must not pass by a few samples that happen to be right.
-        fewest = max(fewest, repeats * self._few(risk, delta))
-        counts = np.arange(1, _COVERAGES + 1) / _COVERAGES * n
-        counts = np.append(counts[counts >= fewest], fewest).clip(max=accepted[-1])
-        positions = np.unique(np.searchsorted(accepted, counts))
-        # Starts at n/2, n/4, …, each with half of the δ that is left, as long as half
-        # of their units would do without an error; the lowest one gets the rest.
+        starts = starts.clip(min=repeats * self._few(risk, delta), max=accepted[-1])
+        steps = math.ceil(math.log(accepted[-1] / starts[0]) / math.log(_RATIO))
+        counts = np.geomspace(starts[0], accepted[-1], steps + 1)
+        # Rounding must not ask for more than there is.
+        positions = np.searchsorted(accepted, np.append(counts, starts) * (1 - 1e-12))
+        positions = np.unique(positions)
         share = np.zeros(len(positions))
-        start, left, lowest = n / 2, delta, 0
-        units = 1.0 if self.num_groups is None else self.num_groups / self.total
-        while start / 2 * units * math.log1p(-risk) <= math.log(left / 2):
-            lowest = int(np.searchsorted(accepted[positions], start))
-            lowest = min(lowest, len(positions) - 1)
-            share[lowest] += left / 2
-            start, left = start / 2, left / 2
-        share[lowest] += left
+        first = np.searchsorted(accepted[positions], starts * (1 - 1e-12))
+        np.add.at(share, first, delta / len(starts))
         best, level = -1, 0.0
         p_value = self._test(risk, delta, repeats)
         for cut, added in zip(positions, share, strict=True):
@@ -277,6 +275,33 @@ class Cuts:
             f"{text} About {repeats * count:.2g} {unit} of the same kind would be "
             f"enough for {risk:g}. Raise `risk` or `delta`, or use more data."
         )
+
+
+def _starts(n: float, risk: float, delta: float) -> np.ndarray:
+    """Returns how many samples the starts of the search accept, in rising order.
+
+    They are n/2, n/4, … down to the least number that passes with a few errors at its
+    share of δ.
+    """
+
+    def least(level: float) -> int:
+        low, high = _ERRORS, _ERRORS + 1
+        while high < n and binomial_tail(_ERRORS, high, risk) > level:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            passes = binomial_tail(_ERRORS, middle, risk) <= level
+            low, high = (low, middle) if passes else (middle, high)
+        return high
+
+    if least(delta) > n / 2:
+        # Few samples: one start, which passes only without an error.
+        return np.array([math.log(delta) / math.log1p(-risk)])
+    count = 0
+    for _ in range(2):
+        smallest = least(delta / (count + 1))
+        count = max(0, math.floor(math.log2(n / smallest) - 0.5))
+    return np.append(smallest, n / 2.0 ** np.arange(count, 0, -1))
 
 
 def _shuffled_indices(groups: np.ndarray) -> np.ndarray:

@@ -37,8 +37,9 @@ def select_threshold(
     ```
 
     that is, if the bound of Clopper and Pearson at α is at most r. The search tests
-    500 coverages in rising order. It starts at ½, ¼, ⅛, … of the samples with a share
-    ½, ¼, ⅛, … of δ each (a union bound). A threshold that passes hands its α on to the
+    coverages in rising order, each 1 % larger than the one before. It starts at ½, ¼,
+    ⅛, … of the samples, and at the least number that can pass with two errors, with an
+    equal share of δ each (a union bound). A threshold that passes hands its α on to the
     next one; a threshold that fails loses it. So δ is spent on the starts only, and
     nothing is assumed about how the risk depends on the threshold.
 
