@@ -12,7 +12,7 @@ from recipes.devices import ONE, Devices
 from recipes.progress import Progress, console
 from recipes.runs import Run
 from recipes.settings import settings
-from recipes.tables import Comparison, comparisons
+from recipes.tables import RunComparison, comparisons
 from recipes.tasks import Request, run_name, task_of
 from recipes.training import train
 
@@ -73,7 +73,7 @@ def quickstart(
     )
 
 
-def verdict(found: Comparison) -> str:
+def verdict(found: RunComparison) -> str:
     """Says whether AU has a lower ECE than XE, and how the accuracy changes."""
     xe, au = (found.columns.index(losses.TITLES[name]) for name in ("xe", "au"))
     ece, accuracy = found.rows["ece"], found.rows["accuracy"]
@@ -86,7 +86,7 @@ def verdict(found: Comparison) -> str:
     )
 
 
-def _write(folder: Path, found: Comparison, runs: list[Run]) -> None:
+def _write(folder: Path, found: RunComparison, runs: list[Run]) -> None:
     """Writes the table and the plots."""
     import matplotlib
 

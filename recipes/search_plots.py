@@ -1,6 +1,7 @@
 """Plots of a search over one or two hyperparameters."""
 
-from collections.abc import Iterable
+import csv
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from keras_selcal._core.samples import Array
 from keras_selcal._core.validation import check_choice, refuse
 from keras_selcal.plots import canvas
-from recipes.search_results import CRITERIA, Search, text
+from recipes.search_results import CRITERIA, Search
 
 _TITLES = {
     "gamma": "γ",
@@ -21,7 +22,9 @@ _TITLES = {
     "val_accuracy": "validation accuracy",
     "val_ece": "validation ECE",
 }
-_PANELS = 6
+# Columns of a search's CSV that are not searched.
+_RESULTS = ("seed", "epoch", "run", "state", *(f"val_{by}" for by in CRITERIA))
+_ROWS = 6
 _BEST = {"min": np.nanargmin, "max": np.nanargmax}
 
 
@@ -208,45 +211,94 @@ def search_map(
 
 
 def draw_search(search: Search, path: Path) -> bool:
-    """Draws the map of a search, with a panel for each combination of other fields.
+    """Draws the figure of a search.
 
     Returns:
-        Whether there is a picture: it needs a choice, a field of numbers, at most 6
-        panels, and matplotlib.
+        Whether there is a picture: it needs a choice, one or two varied numbers, at
+        most 6 combinations of other fields, and matplotlib.
     """
-    numbers = [
-        name
-        for name, axis in zip(search.fields, search.axes(), strict=True)
-        if len(axis) > 1 and all(isinstance(one, (int, float)) for one in axis)
-    ][:2]
-    panels: dict[str, list[tuple[Any, ...]]] = {}
-    for setting in search.settings:
-        values = zip(search.fields, setting, strict=True)
-        rest = (f"{n} {text(v)}" for n, v in values if n not in numbers)
-        panels.setdefault(", ".join(rest), []).append(setting)
-    if not numbers or len(panels) > _PANELS or search.choice() is None:
+    if search.choice() is None:
         return False
     try:
-        import matplotlib
+        figure = search_figure(read_search(search.csv().splitlines()))
     except ImportError:
         return False
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    if figure is not None:
+        figure.savefig(path, dpi=100, bbox_inches="tight")
+    return figure is not None
 
-    size = (5.2 * len(panels), 4.2)
-    figure, axes = pyplot.subplots(1, len(panels), figsize=size, squeeze=False)
-    criterion, value = CRITERIA[search.by], f"val_{search.by}"
-    best = "max" if criterion.higher else "min"
+
+def read_search(lines: Iterable[str]) -> dict[str, Array]:
+    """Returns the columns of a search's CSV: numbers, NaN if missing, or texts."""
+    reader = csv.DictReader(lines)
+    rows = list(reader)
+    columns = {}
+    for name in reader.fieldnames or ():
+        texts = [row[name] for row in rows]
+        try:
+            columns[name] = np.array([float(text or "nan") for text in texts])
+        except ValueError:
+            columns[name] = np.array(texts)
+    return columns
+
+
+def varied_fields(columns: Mapping[str, Array]) -> tuple[list[str], list[str]]:
+    """Returns the varied fields of a search: numbers, ν first, and others."""
+    varied = [
+        name
+        for name, column in columns.items()
+        if name not in _RESULTS and len(np.unique(column)) > 1
+    ]
+    numbers = [name for name in varied if columns[name].dtype.kind == "f"]
+    numbers.sort(key=lambda name: name != "smoothing")
+    return numbers, [name for name in varied if name not in numbers]
+
+
+def search_figure(columns: Mapping[str, Array]) -> Any:
+    """Draws every criterion of a search over one or two numbers.
+
+    The figure has a column for each criterion, and a row for each combination of the
+    other varied fields. A setting that lacks the result of a seed is left empty.
+
+    Args:
+        columns: the columns of a search, as `read_search` returns them.
+
+    Returns:
+        A matplotlib figure, or None if the search has no or more than two varied
+        numbers, or too many rows.
+    """
+    from matplotlib.figure import Figure
+
+    numbers, others = varied_fields(columns)
+    count = len(columns["val_loss"])
+    keys = list(zip(*(columns[name] for name in others), strict=True)) or [()] * count
+    parts = list(dict.fromkeys(keys))
+    if not 1 <= len(numbers) <= 2 or len(parts) > _ROWS:
+        return None
+    shared = [columns[name] for name in (*numbers, *others)]
+    settings = list(zip(*shared, strict=True))
+    lost = np.isnan(columns["val_loss"])
+    incomplete = {one for one, gone in zip(settings, lost, strict=True) if gone}
+    complete = np.array([one not in incomplete for one in settings])
+    # Values of a run's own loss cannot be compared.
+    criteria = {by: one for by, one in CRITERIA.items() if by != "loss"}
+    size = (4.6 * len(criteria), 3.9 * len(parts))
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(len(parts), len(criteria), squeeze=False)
     draw: Any = search_curve if len(numbers) == 1 else search_map
-    for ax, (title, settings) in zip(axes[0], panels.items(), strict=True):
-        draw(search.columns(settings), *numbers, value, best=best, ax=ax)
-        if title:
+    for row, part in zip(axes, parts, strict=True):
+        inside = np.array([key == part for key in keys])
+        for ax, (by, criterion) in zip(row, criteria.items(), strict=True):
+            value, best = f"val_{by}", "max" if criterion.higher else "min"
+            shown = {name: columns[name][inside] for name in numbers}
+            shown[value] = np.where(complete, columns[value], np.nan)[inside]
+            draw(shown, *numbers, value, best=best, ax=ax)
+        words = ", ".join(f"{n} {v}" for n, v in zip(others, part, strict=True))
+        if words:
+            title = f"{words}\n{row[0].get_title(loc='left')}".strip()
             # A map has its legend between title and cells.
-            pad = 26 if len(numbers) == 2 else None
-            ax.set_title(f"validation {criterion.title}, {title}", loc="left", pad=pad)
-    figure.savefig(path, dpi=100, bbox_inches="tight")
-    pyplot.close(figure)
-    return True
+            row[0].set_title(title, loc="left", pad=26 if len(numbers) == 2 else None)
+    return figure
 
 
 def _columns(trials: Any, *names: str) -> list[Array]:

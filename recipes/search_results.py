@@ -314,21 +314,6 @@ class Search:
             parts.append(f"`{ended.job.run.name}`\n\n```\n{ended.failure()}\n```")
         return "\n\n".join(parts) + "\n"
 
-    def columns(self, settings: Sequence[tuple[Any, ...]]) -> dict[str, list[Any]]:
-        """Returns the fields and the criterion of trials, for plots.
-
-        The criterion is NaN for a setting that lacks a seed.
-        """
-        columns: dict[str, list[Any]] = {name: [] for name in self.fields}
-        columns[f"val_{self.by}"] = []
-        for setting in settings:
-            lacking = math.isnan(self._cost(setting, self.by))
-            values = [math.nan] if lacking else self.results(setting, self.by)
-            for value in values:
-                for name, one in zip(columns, (*setting, value), strict=True):
-                    columns[name].append(one)
-        return columns
-
     def write(self, folder: Path, picture: str | None = None) -> None:
         """Writes `search.csv` and `search.md`, each completely or not at all."""
         folder.mkdir(parents=True, exist_ok=True)

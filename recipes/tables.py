@@ -156,7 +156,7 @@ def best(
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RunComparison:
     """The metrics of runs on one data set and model.
 
     Attributes:
@@ -208,7 +208,7 @@ def comparisons(
     runs: Iterable[Run],
     metrics: Sequence[str] = tuple(METRICS),
     split: str = "test",
-) -> list[Comparison]:
+) -> list[RunComparison]:
     """Returns a comparison for each data set and model of finished runs.
 
     Args:
@@ -257,7 +257,7 @@ def setting_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _comparison(
     title: str, columns: list[list[Run]], metrics: Sequence[str], split: str
-) -> Comparison:
+) -> RunComparison:
     order = list(TITLES)
     columns.sort(key=lambda runs: order.index(runs[0].config()["loss"]))
     configs = [runs[0].config() for runs in columns]
@@ -266,7 +266,7 @@ def _comparison(
     for name in metrics:
         cells = [cell_of([one[name] for one in runs]) for runs in values]
         rows[name] = best(cells, METRICS[name].digits, METRICS[name].higher)
-    return Comparison(
+    return RunComparison(
         title,
         _column_names([setting_of(config) for config in configs]),
         rows,

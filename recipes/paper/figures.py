@@ -39,7 +39,7 @@ def write_figures(
     folder = Path(folder)
     notes: list[str] = []
     # Read before the training, which a file that cannot be read should not cost.
-    found = [search_figures.read_search(path) for path in searches]
+    found = [search_figures.read_results(path) for path in searches]
     folder.mkdir(parents=True, exist_ok=True)
     written, sections = [], ["# The paper's figures"]
     names: set[str] = set()

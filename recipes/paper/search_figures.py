@@ -1,6 +1,5 @@
 """Figures of hyperparameter searches, and of the paper's choices."""
 
-import csv
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,17 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_selcal.plots import canvas
-from recipes import search_plots, settings
+from recipes import settings
 from recipes.losses import TITLES
 from recipes.paper.groups import MODELS, dataset_title
 from recipes.paper.loss_figures import TURN
 from recipes.paper.picture import Picture, axes
 from recipes.paper.run_figures import slug
 from recipes.runs import CONFIG, Run, RunError
-
-_CRITERIA = {"val_nll": "min", "val_accuracy": "max", "val_ece": "min"}
-# Columns of the file that are not hyperparameters.
-_RESULTS = ("seed", "val_loss", *_CRITERIA, "epoch", "run", "state")
+from recipes.search_plots import read_search, search_figure, varied_fields
 
 
 class SearchResults(NamedTuple):
@@ -28,56 +24,30 @@ class SearchResults(NamedTuple):
     Attributes:
         title: loss, model and data set.
         name: name of the folder.
-        columns: the columns of the file: numbers, NaN where one is missing, or texts.
+        columns: the columns of the file.
     """
 
     title: str
     name: str
     columns: dict[str, Any]
 
-    def varied(self) -> tuple[list[str], list[str]]:
-        """Returns the hyperparameters that vary: numbers, ν first, and others."""
-        varied = [
-            name
-            for name, column in self.columns.items()
-            if name not in _RESULTS and len(np.unique(column)) > 1
-        ]
-        numbers = [name for name in varied if self.columns[name].dtype.kind == "f"]
-        numbers.sort(key=lambda name: name != "smoothing")
-        return numbers, [name for name in varied if name not in numbers]
 
-
-def read_search(path: str | os.PathLike[str]) -> SearchResults:
+def read_results(path: str | os.PathLike[str]) -> SearchResults:
     """Reads the CSV file of a search."""
     path = Path(path)
-    with open(path, newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
-        rows = list(reader)
-        names = reader.fieldnames or []
-    if "val_loss" not in names or not rows:
+    columns = read_search(path.read_text(encoding="utf-8").splitlines())
+    if "val_loss" not in columns or not len(columns["val_loss"]):
         raise RunError(f"{path} is not the file of a search: it has no val_loss.")
-    columns = {name: _numbers([row[name] for row in rows]) for name in names}
     name = path.absolute().parent.name
-    return SearchResults(_title(path, rows) or name, name, columns)
-
-
-def _numbers(texts: list[str]) -> Any:
-    try:
-        return np.array([float(text) if text else np.nan for text in texts])
-    except ValueError:
-        return np.array(texts)
-
-
-def _title(path: Path, rows: list[dict[str, str]]) -> str | None:
-    """Returns what was searched, if the folder of a run is there to tell."""
-    for row in rows:
-        folder = path.parent / row.get("run", "")
-        if row.get("run") and (folder / CONFIG).exists():
+    folders = [path.parent / run for run in columns.get("run", ()) if run]
+    for folder in folders:
+        if (folder / CONFIG).exists():
             config = Run(folder).config()
             model = MODELS.get(config["model"], config["model"])
             dataset = dataset_title(config["dataset"])
-            return f"{TITLES[config['loss']]}, {model} on {dataset}"
-    return None
+            title = f"{TITLES[config['loss']]}, {model} on {dataset}"
+            return SearchResults(title, name, columns)
+    return SearchResults(name, name, columns)
 
 
 def of_searches(
@@ -87,58 +57,30 @@ def of_searches(
     count = 1 if label == "gammaselection" else 2
     drawn = False
     for search in searches:
-        numbers, others = search.varied()
-        if len(numbers) == count:
-            drawn = True
-            yield _picture(search, label, numbers, others)
-        elif count == 1 and len(numbers) != 2:
+        numbers, others = varied_fields(search.columns)
+        figure = search_figure(search.columns)
+        if figure is None and count == 1:
             notes.append(
                 f"{search.title}: a search over {' × '.join([*numbers, *others])} "
                 "makes neither a curve nor a map."
             )
+        if figure is None or len(numbers) != count:
+            continue
+        drawn = True
+        losses = search.columns["val_loss"]
+        lost = int(np.isnan(losses).sum())
+        without = f", {lost} of them without a result" if lost else ""
+        yield Picture(
+            f"{label}-{slug(search.name)}",
+            f"Search: {search.title}",
+            f"fig:{label}, of our search: {search.title}. Validation set, "
+            f"{len(losses)} runs{without}. NLL, the cross-entropy, is comparable "
+            "between settings. Runs that differ only in the seed are averaged.",
+            figure,
+        )
     if not drawn:
         what = "over one number, such as γ," if count == 1 else "over ν and κ"
         notes.append(f"fig:{label} of ours: no search {what} was given by --search.")
-
-
-def _picture(
-    search: SearchResults, label: str, numbers: list[str], others: list[str]
-) -> Picture:
-    columns = search.columns
-    criteria = {name: best for name, best in _CRITERIA.items() if name in columns}
-    if "val_nll" not in columns:
-        criteria = {"val_loss": "min", **criteria}
-    keys = list(zip(*(columns[name] for name in others), strict=True))
-    keys = keys or [()] * len(columns["val_loss"])
-    parts = list(dict.fromkeys(keys))
-    panels = axes(len(parts), len(criteria), 4.6, 3.9)
-    draw: Any = search_plots.search_curve
-    if len(numbers) == 2:
-        draw = search_plots.search_map
-    for row, part in zip(panels, parts, strict=True):
-        inside = np.array([key == part for key in keys])
-        shown = {name: column[inside] for name, column in columns.items()}
-        for ax, (value, best) in zip(row, criteria.items(), strict=True):
-            draw(shown, *numbers, value, best=best, ax=ax)
-        if others:
-            pairs = zip(others, part, strict=True)
-            words = ", ".join(f"{name} {value}" for name, value in pairs)
-            row[0].set_title(
-                f"{words}\n{row[0].get_title(loc='left')}".strip(),
-                loc="left",
-                pad=26 if len(numbers) == 2 else None,
-            )
-    lost = int(np.isnan(columns[next(iter(criteria))]).sum())
-    without = f", {lost} of them without a result" if lost else ""
-    nll = "NLL, the cross-entropy, is comparable between settings. "
-    return Picture(
-        f"{label}-{slug(search.name)}",
-        f"Search: {search.title}",
-        f"fig:{label}, of our search: {search.title}. Validation set, {len(keys)} runs"
-        f"{without}. {nll if 'val_nll' in criteria else ''}"
-        "Runs that differ only in the seed are averaged.",
-        panels[0, 0].figure,
-    )
 
 
 # --- The paper's choices ------------------------------------------------------------

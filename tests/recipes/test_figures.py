@@ -307,7 +307,7 @@ def test_what_cannot_be_drawn_leaves_a_note_or_an_error(tmp_path, capsys):
     assert list(run_figures.reliability_of_runs([], notes)) == []
     assert list(run_figures.influence_of_csf([], notes)) == []
     search = write_search(tmp_path / "csf", ["csf"], [(("msp",), 1), (("margin",), 2)])
-    searches = [search_figures.read_search(search)]
+    searches = [search_figures.read_results(search)]
     assert list(search_figures.of_searches(searches, "gammaselection", notes)) == []
     assert list(search_figures.of_searches(searches, "nuselection", notes)) == []
     assert [note.partition(":")[0] for note in notes] == [
@@ -319,7 +319,7 @@ def test_what_cannot_be_drawn_leaves_a_note_or_an_error(tmp_path, capsys):
     ]
     (tmp_path / "bad.csv").write_text("gamma,run\n1,a\n")
     with pytest.raises(RunError, match="is not the file of a search"):
-        search_figures.read_search(tmp_path / "bad.csv")
+        search_figures.read_results(tmp_path / "bad.csv")
     out = str(tmp_path / "out")
     for name in ("bad.csv", "nowhere.csv"):
         given = str(tmp_path / name)
