@@ -282,16 +282,30 @@ import sys
 import keras
 import numpy as np
 from keras_selcal import SelectiveClassifier
-folder = sys.argv[1]
-data = np.load(folder + "/data.npz")
-classifier = SelectiveClassifier.load(folder + "/classifier.keras")
-labels, accepted, confidence = classifier.predict(data["x"], verbose=0)
-np.testing.assert_array_equal(labels, data["labels"])
-np.testing.assert_array_equal(accepted, data["accepted"])
-np.testing.assert_allclose(confidence, data["confidence"], atol=1e-5)
-assert abs(classifier.threshold - data["threshold"]) < 1e-9
+for path in sys.argv[1:]:
+    data = np.load(path + ".npz")
+    classifier = SelectiveClassifier.load(path + ".keras")
+    labels, accepted, confidence = classifier.predict(data["x"], verbose=0)
+    np.testing.assert_array_equal(labels, data["labels"])
+    np.testing.assert_array_equal(accepted, data["accepted"])
+    np.testing.assert_allclose(confidence, data["confidence"], atol=1e-5)
+    np.testing.assert_array_equal(classifier.threshold, data["threshold"])
+    assert repr(classifier.record) == str(data["record"])
 print(keras.backend.backend())
 """
+
+
+def saved(path, classifier, x):
+    """Saves a classifier with its answers and returns the path without ending."""
+    classifier.save(f"{path}.keras")
+    np.savez(
+        f"{path}.npz",
+        x=x,
+        threshold=classifier.threshold,
+        record=repr(classifier.record),
+        **classifier.predict(x, verbose=0)._asdict(),
+    )
+    return str(path)
 
 
 def test_saved_here_loaded_on_another_backend(tmp_path):
@@ -299,21 +313,36 @@ def test_saved_here_loaded_on_another_backend(tmp_path):
     if not pythons:
         pytest.skip("no other backend at hand: see KERAS_SELCAL_PYTHONS")
     x, y = draw()
-    classifier = SelectiveClassifier(
-        network(), "margin", calibrator=TemperatureScaling()
+    plain = SelectiveClassifier(network(), "margin", calibrator=TemperatureScaling())
+    plain.fit(x, y, coverage=0.6, verbose=0)
+    several = SelectiveClassifier(
+        network(),
+        calibrator=TemperatureScaling(multi_label=True),
+        multi_label=True,
+        decision_threshold=0.4,
     )
-    classifier.fit(x, y, coverage=0.6, verbose=0)
-    classifier.save(tmp_path / "classifier.keras")
-    np.savez(
-        tmp_path / "data.npz",
-        x=x,
-        threshold=classifier.threshold,
-        **classifier.predict(x, verbose=0)._asdict(),
+    several.fit(x, np.eye(3)[y], risk=0.3, delta=0.1, verbose=0)
+    tokens = keras.Sequential(
+        [
+            keras.Input((4,), dtype="int32"),
+            layers.Embedding(9, 1, mask_zero=True, embeddings_initializer="normal"),
+            layers.Activation("sigmoid"),
+        ]
     )
+    ids = np.random.default_rng(0).integers(0, 9, (50, 4))
+    padded = SelectiveClassifier(tokens).fit(ids, ids % 2, coverage=0.5, verbose=0)
+    paths = [
+        saved(tmp_path / name, classifier, data)
+        for name, classifier, data in (
+            ("plain", plain, x),
+            ("several", several, x),
+            ("padded", padded, ids),
+        )
+    ]
     root = str(Path(__file__).parents[1])
     for backend, python in pythons.items():
         result = subprocess.run(
-            [python, "-c", LOAD, str(tmp_path)],
+            [python, "-c", LOAD, *paths],
             env={**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": root},
             capture_output=True,
             text=True,

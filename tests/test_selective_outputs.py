@@ -171,7 +171,7 @@ def test_multi_label_has_a_threshold_and_a_guarantee_for_each_label(tmp_path):
     np.testing.assert_array_equal(loaded.predict(z, verbose=0).labels, labels)
 
 
-def test_multi_label_with_a_calibrator():
+def test_multi_label_with_a_calibrator(tmp_path):
     z, y = several()
     # Logits that are three times too large in one label; half of them are ignored.
     z[:, 1] *= 3
@@ -191,6 +191,10 @@ def test_multi_label_with_a_calibrator():
     accepted = classifier.predict(z, verbose=0).accepted
     assert accepted[counts, 1].mean() == pytest.approx(0.5, abs=2e-3)
     assert classifier.record.coverage[1] == pytest.approx(accepted[counts, 1].mean())
+    classifier.save(tmp_path / "several.keras")
+    loaded = SelectiveClassifier.load(tmp_path / "several.keras")
+    assert loaded.outputs == classifier.outputs
+    np.testing.assert_array_equal(loaded.predict(z, verbose=0).accepted, accepted)
     with pytest.raises(ValueError, match="one with multi_label=True"):
         SelectiveClassifier(
             identity(), calibrator=TemperatureScaling(), multi_label=True

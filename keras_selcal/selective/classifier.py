@@ -23,7 +23,7 @@ from keras_selcal.selective.fitting import (
     record_of,
     select_each,
 )
-from keras_selcal.selective.layer import SelectionLayer
+from keras_selcal.selective.layer import OPTIONS, SelectionLayer
 from keras_selcal.selective.record import FitRecord
 from keras_selcal.selective.threshold import check_delta, check_target
 
@@ -335,9 +335,8 @@ class SelectiveClassifier:
             model,
             selection.csf,
             calibrator=None if calibration is None else calibration.calibrator,
+            **selection.outputs.config(*OPTIONS),
         )
-        classifier.outputs = selection.outputs
-        classifier._told = True
         classifier._selection = selection
         return classifier
 
@@ -368,13 +367,7 @@ class SelectiveClassifier:
         return SelectionLayer(
             calibration,
             self.csf,
-            **self.outputs.config(
-                "from_logits",
-                "multi_label",
-                "ignore_class",
-                "axis",
-                "decision_threshold",
-            ),
+            **self.outputs.config(*OPTIONS),
         )
 
     def _fit_copy(self, calibrator: Calibrator, data: SelectionData) -> Calibrator:

@@ -17,7 +17,7 @@ from keras_selcal.selective.record import FitRecord
 ABSTAINED = -1
 """The label of a sample that gets no answer."""
 
-_OPTIONS = ("from_logits", "multi_label", "ignore_class", "axis", "decision_threshold")
+OPTIONS = ("from_logits", "multi_label", "ignore_class", "axis", "decision_threshold")
 
 
 @serializable
@@ -154,7 +154,7 @@ class SelectionLayer(keras.layers.Layer):
             and keras.saving.serialize_keras_object(calibration),
             "csf": self.csf.serialize(),
             "threshold": threshold,
-            **self.outputs.config(*_OPTIONS),
+            **self.outputs.config(*OPTIONS),
             "record": self.record and self.record.to_dict(),
         }
 
