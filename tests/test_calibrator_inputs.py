@@ -75,6 +75,7 @@ def assert_same_fit(one, other, rtol=1e-6, atol=1e-7):
 # Weights
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("name", ALL)
 def test_weights_count_copies(name):
     z, y = draw(n=400)
@@ -103,6 +104,7 @@ def test_weights_of_multi_label_data_count_copies(name):
     )
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("name", ["ts", "odir", "histogram", "isotonic"])
 def test_only_ratios_of_small_weights_matter(name):
     z, y = draw(n=200)
@@ -111,6 +113,7 @@ def test_only_ratios_of_small_weights_matter(name):
     assert_same_fit(one, other, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.backend_free
 def test_soft_labels_count_as_weighted_samples():
     z, y = draw(n=200)
     soft = 0.9 * np.eye(4)[y] + 0.1 * np.eye(4)[(y + 1) % 4]
@@ -123,6 +126,7 @@ def test_soft_labels_count_as_weighted_samples():
     np.testing.assert_allclose(T, doubled.temperature, rtol=1e-6)
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("weight", [-1.0, math.nan, math.inf])
 def test_bad_weights_are_refused(weight):
     z, y = draw(n=10)
@@ -133,6 +137,7 @@ def test_bad_weights_are_refused(weight):
         TemperatureScaling().fit(z, y, sample_weight=np.zeros(10))
 
 
+@pytest.mark.backend_free
 def test_weights_of_tokens():
     z, y = draw(n=120)
     mask = np.arange(120) % 5 > 0
@@ -246,6 +251,7 @@ def test_multi_label_model_is_wrapped():
     np.testing.assert_allclose(numpy(wrapped(z)), expected, atol=1e-5)
 
 
+@pytest.mark.backend_free
 def test_labels_that_never_occur_keep_their_temperature():
     z, y = draw_events()
     y[:, 1] = 0
@@ -260,6 +266,7 @@ def test_labels_that_never_occur_keep_their_temperature():
     assert calibrator.temperature[1] == alone.temperature
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     "make", [ALL[name] for name in ("odir", "sms", "meta_mis", "meta_acc")]
 )
@@ -268,6 +275,7 @@ def test_multi_label_is_refused_where_it_makes_no_sense(make):
         make(multi_label=True)
 
 
+@pytest.mark.backend_free
 def test_multi_hot_labels_name_the_option():
     z, y = draw_events()
     with pytest.raises(ValueError, match="multi_label=True"):
@@ -306,6 +314,7 @@ def test_probabilities_of_zero_count_as_half_of_the_smallest():
         assert np.quantile(difference, 0.99) < 1e-5
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     ("outputs", "message"),
     [
@@ -320,6 +329,7 @@ def test_what_is_no_probability_is_refused(outputs, message):
         TemperatureScaling(from_logits=False).fit(outputs, np.array([0, 1]))
 
 
+@pytest.mark.backend_free
 def test_sigmoid_probabilities_in_the_place_of_logits_warn():
     z, y = draw_events(k=1)
     with pytest.warns(UserWarning, match="from_logits=False"):
@@ -424,6 +434,7 @@ def test_save_and_load(name, tmp_path):
     np.testing.assert_array_equal(numpy(loaded(z)), numpy(calibrator(z)))
 
 
+@pytest.mark.backend_free
 def test_load_refuses_other_files(tmp_path):
     z, y = draw()
     with pytest.raises(ValueError, match="not fitted"):
@@ -443,6 +454,7 @@ def test_load_refuses_other_files(tmp_path):
         Calibrator.load(tmp_path / "nowhere")
 
 
+@pytest.mark.backend_free
 def test_repr_tells_arguments_and_what_was_fitted():
     z, y = draw()
     calibrator = TemperatureScaling("ece", axis=1)
@@ -502,6 +514,7 @@ def accuracy_and_nll(p, y):
     return (p.argmax(-1) == y).mean(), -np.log(of_label).mean()
 
 
+@pytest.mark.backend_free
 def test_vector_scaling_of_many_classes_is_no_worse_than_the_model(many):
     z, y, test_z, test_y = many
     accuracy, nll = accuracy_and_nll(softmax(test_z), test_y)
@@ -519,6 +532,7 @@ def test_curves_of_many_classes_lose_little_accuracy(many, make):
     assert ours[1] < 4
 
 
+@pytest.mark.backend_free
 def test_equal_mass_bins_of_many_classes_warn(many):
     z, y, *_ = many
     with pytest.warns(UserWarning, match=r"from 7\d\.\d % to \d+\.\d %: with 1500"):

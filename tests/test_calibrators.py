@@ -78,6 +78,7 @@ def fitted():
 # Temperature scaling
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("factor", [0.01, 0.3, 1.0, 7.0, 100.0])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_nll_temperature_is_the_minimum(factor, dtype):
@@ -94,6 +95,7 @@ def test_nll_temperature_is_the_minimum(factor, dtype):
     np.testing.assert_allclose(T, math.exp(search.x), rtol=2e-6)
 
 
+@pytest.mark.backend_free
 def test_nll_temperature_closed_form():
     # k = 2, one margin m, accuracy a: σ(m/T) = a.
     z = np.tile([[6.0, 0.0]], (10, 1))
@@ -102,6 +104,7 @@ def test_nll_temperature_closed_form():
     np.testing.assert_allclose(T, 6 / math.log(0.8 / 0.2), rtol=1e-9)
 
 
+@pytest.mark.backend_free
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     n=st.integers(2, 40),
@@ -119,6 +122,7 @@ def test_nll_temperature_never_worse_than_one(n, k, factor, seed):
     assert nll(z, y, T) <= at_one + 1e-6 * (1 + abs(at_one))
 
 
+@pytest.mark.backend_free
 def test_nll_temperature_at_its_bounds():
     y = np.array([0, 1, 2])
     assert TemperatureScaling().fit(3 * np.eye(3), y).temperature == 1e-3
@@ -131,6 +135,7 @@ def test_nll_temperature_at_its_bounds():
     assert p == pytest.approx(0.75, abs=1e-5)
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(("n", "k"), [(500, 2), (777, 10), (60, 1000)])
 def test_ece_temperature_is_the_best_of_the_grid(n, k):
     z, y = draw(n, k, scale=2.0, temperature=1.5)
@@ -141,6 +146,7 @@ def test_ece_temperature_is_the_best_of_the_grid(n, k):
     assert TemperatureScaling("ece").fit(z, y).temperature == expected
 
 
+@pytest.mark.backend_free
 def test_ece_temperature_ties_go_to_the_nearest_to_one():
     # Confidences that are ½ whatever T: every temperature has the same ECE.
     z, y = np.zeros((4, 2)), np.array([0, 1, 0, 1])
@@ -174,6 +180,7 @@ def test_vector_scaling_returns_to_temperature_scaling():
     np.testing.assert_allclose(p, expected, atol=1e-5)
 
 
+@pytest.mark.backend_free
 def test_vector_scaling_chooses_its_strength_by_cross_validation():
     # Logits of which temperature scaling is the whole truth, and others.
     z, y = draw(n=300, k=30)
@@ -228,6 +235,7 @@ def test_dirichlet_is_the_minimum(kind):
     np.testing.assert_allclose(numpy(calibrator(z)), p, atol=1e-5)
 
 
+@pytest.mark.backend_free
 def test_dirichlet_cross_validation_and_defaults():
     z, y = draw(n=120, k=4, temperature=1.0)
     assert DirichletCalibration().fit(z, y).strength_ == 4
@@ -357,12 +365,14 @@ def test_meta_acc_reaches_its_accuracy():
     assert 0.8 <= np.mean(reached) <= 0.88
 
 
+@pytest.mark.backend_free
 def test_meta_cal_is_seeded():
     z, y = draw()
     first, again, other = (MetaMis(0.1, seed=seed).fit(z, y) for seed in (0, 0, 1))
     assert first.threshold == again.threshold != other.threshold
 
 
+@pytest.mark.backend_free
 def test_meta_acc_tells_the_range_that_it_can_reach():
     told = r"`accuracy`.*\[0\.\d+, \d(\.\d+)?\] on a bag of \d+ samples"
     z, y = draw(n=5000)
@@ -373,6 +383,7 @@ def test_meta_acc_tells_the_range_that_it_can_reach():
         MetaAcc(0.9).fit(z, rng.integers(0, 4, 5000))  # right by chance
 
 
+@pytest.mark.backend_free
 def test_meta_mis_needs_correct_samples():
     with pytest.raises(ValueError, match="at least 10"):
         MetaMis().fit(3 * np.eye(3), np.array([0, 1, 2]))
@@ -596,6 +607,7 @@ def test_bad_input_is_refused_and_changes_nothing(case, name):
     assert numpy(calibrator(z)).shape == z.shape
 
 
+@pytest.mark.backend_free
 def test_failed_fit_of_a_target_changes_nothing():
     z, y = draw(n=4000)
     calibrator = MetaAcc(0.9).fit(z, y)
@@ -612,6 +624,7 @@ def test_unfitted_and_wrong_number_of_classes(fitted):
         fitted["ts"](np.eye(3))
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     ("make", "argument"),
     [
@@ -633,6 +646,7 @@ def test_bad_arguments(make, argument):
         make()
 
 
+@pytest.mark.backend_free
 def test_missing_package_names_the_extra(monkeypatch):
     real = builtins.__import__
 
@@ -683,6 +697,7 @@ def test_finetune_trains_a_copy():
     np.testing.assert_array_equal(still.get_weights()[0], before[0])
 
 
+@pytest.mark.backend_free
 def test_every_public_name_is_exported():
     for name in calibrators.__all__:
         assert getattr(calibrators, name) is not None

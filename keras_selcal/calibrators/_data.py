@@ -145,13 +145,17 @@ def _labelled(samples: Samples, logits: np.ndarray) -> Labelled:
 
 def _check_logits(rows: np.ndarray) -> None:
     """Checks logits (n, k): no NaN, no +∞, and no probabilities in their place."""
-    bad = np.isnan(rows) | np.isposinf(rows)
-    if bad.any():
-        refuse("logits", rows[bad][0], "finite, or −∞ for a class that cannot occur")
-    nowhere = np.isneginf(rows).all(axis=-1)
-    if nowhere.any():
-        refuse("logits", rows[nowhere][0], "finite for at least one class of a sample")
-    if rows.min() < 0:
+    least = rows.min()
+    if not (np.isfinite(least) and np.isfinite(rows.max())):
+        top = rows.max(axis=-1)
+        bad = np.isnan(top) | (top == np.inf)
+        if bad.any():
+            refuse(
+                "logits", rows[bad][0], "finite, or −∞ for classes that cannot occur"
+            )
+        if np.isneginf(top).any():
+            refuse("logits", -np.inf, "finite for at least one class of every sample")
+    if least < 0:
         return
     sums = rows.sum(axis=-1, dtype="float64")
     one_hot = np.all((rows == 0) | (rows == 1))

@@ -83,7 +83,8 @@ def nll_temperature(data: Labelled) -> float:
     low, high = -math.log(MOST_TEMPERATURE), -math.log(LEAST_TEMPERATURE)
     if d.any() and not of_label.any():
         return LEAST_TEMPERATURE  # separated: the NLL falls to 0 with T
-    mean = d.mean(axis=-1, dtype="float64", where=d > _MASKED)
+    possible = d > _MASKED if data.masked is not None else True
+    mean = d.mean(axis=-1, dtype="float64", where=possible)
     if weight @ mean > d_y:
         return MOST_TEMPERATURE  # worse than chance: the NLL rises from β = 0 on
     log_beta = 0.0

@@ -12,7 +12,7 @@ from keras_selcal.calibrators._parameters import Parameters
 from keras_selcal.calibrators.temperature_scaling import nll_temperature
 
 # From fits that hardly leave temperature scaling to almost free ones.
-_STRENGTHS = (10.0, 1.0, 0.1, 0.01, 0.001, 0.0001)
+_STRENGTHS = (100.0, 10.0, 1.0, 0.1, 0.01, 0.001, 0.0001)
 
 
 @serializable
@@ -37,7 +37,7 @@ class VectorScaling(AffineCalibrator):
         strength: λ ≥ 0. Of several values, 3-fold cross-validation on the fitting
             data, from the largest to the smallest, takes the one after which the
             held-out negative log-likelihood rises. By default the values are
-            10, 1, 0.1, …, 0.0001.
+            100, 10, 1, …, 0.0001.
         seed: seed of the folds.
         **kwargs: `from_logits`, `multi_label`, `ignore_class` and `axis`; see
             `Calibrator`.
