@@ -770,7 +770,7 @@ def test_save_and_load(options, tmp_path):
 
 
 def test_the_file_is_a_keras_model_that_gives_sets(tmp_path):
-    classifier = fitted(tmp_path, method="raps", seed=0)
+    classifier = fitted(tmp_path, method="raps")
     model = keras.saving.load_model(tmp_path / "classifier.keras")
     assert isinstance(model.layers[-1], ConformalLayer)
     new = draw(300, 6, seed=1)[0]
@@ -786,12 +786,14 @@ import sys
 import keras
 import numpy as np
 from keras_selcal import ConformalClassifier
-folder = sys.argv[1]
-data = np.load(folder + "/data.npz")
-classifier = ConformalClassifier.load(folder + "/classifier.keras")
-sets, labels = classifier.predict(data["x"], verbose=0)
-np.testing.assert_array_equal(sets, data["sets"])
-np.testing.assert_array_equal(labels, data["labels"])
+# With a seed, rounding can move single classes in or out of sets.
+for name, different in (("plain", 0), ("random", 2)):
+    folder = f"{sys.argv[1]}/{name}"
+    data = np.load(folder + "/data.npz")
+    classifier = ConformalClassifier.load(folder + "/classifier.keras")
+    sets, labels = classifier.predict(data["x"], verbose=0)
+    assert (sets != data["sets"]).sum() <= different
+    np.testing.assert_array_equal(labels, data["labels"])
 print(keras.backend.backend())
 """
 
@@ -800,9 +802,14 @@ def test_saved_here_loaded_on_another_backend(tmp_path):
     pythons = other_backends()
     if not pythons:
         pytest.skip("no other backend at hand: see KERAS_SELCAL_PYTHONS")
-    classifier = fitted(tmp_path, method="aps", seed=2, calibrator=TemperatureScaling())
     x = draw(900, 6)[0]  # those of `fit`: one score is the threshold
-    np.savez(tmp_path / "data.npz", x=x, **classifier.predict(x, verbose=0)._asdict())
+    for name, seed in (("plain", None), ("random", 2)):
+        folder = tmp_path / name
+        folder.mkdir()
+        classifier = fitted(
+            folder, method="aps", seed=seed, calibrator=TemperatureScaling()
+        )
+        np.savez(folder / "data.npz", x=x, **classifier.predict(x, verbose=0)._asdict())
     root = str(Path(__file__).parents[1])
     for backend, python in pythons.items():
         result = subprocess.run(

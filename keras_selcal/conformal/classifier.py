@@ -38,8 +38,7 @@ class ConformalClassifier:
 
     with s_c the nonconformity score of class c (`conformal_scores`) and q the
     ⌈(n + 1)(1 − α)⌉-th smallest score of the n labels that `fit` gets
-    (`conformal_threshold`). The model can be any: a better one gives smaller sets, not
-    more coverage.
+    (`conformal_threshold`). A better model gives smaller sets, not more coverage.
 
     What the guarantee means:
 
@@ -340,8 +339,8 @@ class ConformalClassifier:
         if layer.strata is None:
             return append_layer(self.model, layer)
         check_extensible(self.model)
-        single = isinstance(self.model, keras.Sequential)
-        inputs = self.model.inputs[0] if single else self.model.input
+        sequential = isinstance(self.model, keras.Sequential)
+        inputs = self.model.inputs[0] if sequential else self.model.input
         strata = keras.Input((), dtype="int32", name="strata")
         outputs = layer(self.model(inputs), strata)
         return keras.Model([inputs, strata], outputs, name=f"sets_of_{self.model.name}")
@@ -359,6 +358,8 @@ class ConformalClassifier:
     @classmethod
     def load(cls, path: Any) -> "ConformalClassifier":
         """Loads what `save` has written, on this or any other backend.
+
+        With a seed, rounding can move single classes in or out of a set on another.
 
         Args:
             path: of a .keras file.
