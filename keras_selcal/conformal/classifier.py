@@ -51,7 +51,7 @@ class ConformalClassifier:
       `fit` does the same for groups of samples that are known beforehand (hospitals,
       age groups), and both can be combined. Each takes 1/α − 1 samples at least; with
       fewer, a warning says so and the class is in every set.
-    - It does not hold for sets of one size: `evaluate` shows their coverage.
+    - It is not for sets of one size: `evaluate` shows their coverage.
 
     Args:
         model: a functional Keras model, or a built Sequential one, with one output:
@@ -60,8 +60,7 @@ class ConformalClassifier:
             the smallest sets if the probabilities are right.
         alpha: α in (0, 1), the share of sets that may miss the label.
         calibrator: a calibrator of `keras_selcal.calibrators`. If it is not fitted yet,
-            `fit` fits a copy on every other sample and takes the threshold from the
-            rest. The guarantee does not need it; sets may become smaller.
+            `fit` fits a copy on every other sample, and the threshold on the rest.
         penalty: λ of RAPS and SAPS, see `conformal_scores`. `"auto"` selects it, and
             `k_reg`, on every other sample by `choose_penalty`.
         k_reg: see `conformal_scores`.
@@ -302,7 +301,7 @@ class ConformalClassifier:
 
         Returns:
             Those of `evaluate_sets`, `accuracy` (of the most probable class) and, if
-            there are strata, `stratum_coverage`, a dict of the coverage of each.
+            there are strata, `stratum_coverage`, a dict.
         """
         layer = self._fitted()
         found = predict_with_labels(
