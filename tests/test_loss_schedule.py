@@ -1,4 +1,4 @@
-"""Schedules of the losses' hyperparameters: values, one compilation, tidy endings."""
+"""Schedules of the losses' hyperparameters: values, one compilation, no leftovers."""
 
 import keras
 import numpy as np
@@ -50,7 +50,7 @@ def test_each_epoch_trains_with_its_value(name, values):
     history = fit(scheduled, 3, LossSchedule(**{name: values.__getitem__}))
     np.testing.assert_allclose(history[name], values, rtol=1e-6)
 
-    # The same epochs, one model for each value, weights handed on.
+    # The same epochs with a new model for each value, which takes over the weights.
     weights = None
     for epoch, value in enumerate(values):
         loss = AULoss(from_logits=True)
@@ -67,7 +67,7 @@ def test_each_epoch_trains_with_its_value(name, values):
 
 
 @pytest.mark.parametrize("subclassed", [False, True])
-def test_compiled_once(subclassed, tmp_path):
+def test_a_schedule_compiles_once_and_leaves_nothing_behind(subclassed):
     traces = []
 
     class Counted(AULoss):
@@ -88,17 +88,85 @@ def test_compiled_once(subclassed, tmp_path):
     # Six epochs cost the traces that two did.
     assert len(traces) - once <= once - before
     np.testing.assert_allclose(history["strength"], [0, 0.25, 0.5, 0.75, 1, 1])
-    assert model.loss.variables == {}
-    assert "strength" not in [metric.name for metric in model.metrics]
+    assert clean(model)
     assert set(fit(model, 1)) == {"loss"}
 
 
-def test_values_end_in_the_config_and_the_file(tmp_path):
+def clean(model):
+    names = {metric.name for metric in model.metrics}
+    leftovers = [name for name in vars(model) if name.startswith("scheduled")]
+    return model.loss.variables == {} and names == {"loss"} and not leftovers
+
+
+class Interrupt(keras.callbacks.Callback):
+    def __init__(self, epoch):
+        super().__init__()
+        self.epoch = epoch
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == self.epoch:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_fit_leaves_nothing_behind():
     model = model_of(AULoss(from_logits=True))
-    fit(model, 2, LossSchedule(coverage=[(0, 0.5), (1, 0.9)]))
-    assert model.loss.coverage == 0.9
-    model.save(tmp_path / "m.keras")
-    assert keras.saving.load_model(tmp_path / "m.keras").loss.coverage == 0.9
+    schedule = LossSchedule(strength=[(0, 0.0), (4, 1.0)])
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, 5, schedule, Interrupt(1))
+    assert clean(model)
+    assert model.loss.strength == 0.25
+    assert set(fit(model, 1)) == {"loss"}
+    fit(model, 1, schedule)
+    assert clean(model)
+
+
+SCHEDULABLE = {
+    "strength": 0.25,
+    "weight_gradient": 0.5,
+    "smoothing": 0.75,
+    "coverage": 0.9,
+}
+
+
+@pytest.mark.filterwarnings("ignore:AULoss with weight_gradient")
+def test_values_end_in_the_config_and_the_file(tmp_path):
+    assert set(SCHEDULABLE) == set(AULoss.schedulable)
+    model = model_of(AULoss(from_logits=True))
+    points = {name: [(0, value)] for name, value in SCHEDULABLE.items()}
+    checkpoint = keras.callbacks.ModelCheckpoint(tmp_path / "best.keras")
+    fit(model, 2, LossSchedule(**points), checkpoint)
+    model.save(tmp_path / "last.keras")
+    for file in ("best.keras", "last.keras"):
+        loss = keras.saving.load_model(tmp_path / file).loss
+        for name, value in SCHEDULABLE.items():
+            assert loss.get_config()[name] == value
+            assert getattr(loss, name) == value
+
+
+@pytest.mark.filterwarnings("ignore:AULoss with weight_gradient")
+def test_a_restored_fit_continues_the_schedule(tmp_path):
+    schedules = {
+        "strength": [(0, 0.0), (3, 1.0)],
+        "weight_gradient": [(0, 0.0), (3, 0.5)],
+        "smoothing": [(0, 2.0), (3, 0.5)],
+        "coverage": [(0, 0.5), (3, 1.0)],
+    }
+
+    def backup():
+        return keras.callbacks.BackupAndRestore(tmp_path / "backup")
+
+    whole = model_of(AULoss(from_logits=True))
+    expected = fit(whole, 4, LossSchedule(**schedules))
+    stopped = model_of(AULoss(from_logits=True))
+    with pytest.raises(KeyboardInterrupt):
+        fit(stopped, 4, LossSchedule(**schedules), backup(), Interrupt(1))
+    again = model_of(AULoss(from_logits=True))
+    again.build(X.shape)
+    history = fit(again, 4, LossSchedule(**schedules), backup())
+    for name in schedules:
+        np.testing.assert_allclose(history[name], expected[name][2:], rtol=1e-6)
+    for ours, theirs in zip(again.get_weights(), whole.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
 
 
 def test_strength_zero_is_the_base_loss():

@@ -1,21 +1,24 @@
-"""Hyperparameters of a loss that move while a model trains."""
+"""Hyperparameters of a loss that change during training."""
 
+import sys
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+import keras
 import numpy as np
 
+from keras_selcal._core.replicas import everywhere
 from keras_selcal._core.validation import refuse
-from keras_selcal.callbacks._loss_state import LossState, State
 from keras_selcal.losses import ReweightedLoss
 
 Schedule: TypeAlias = Callable[[int], float] | Sequence[tuple[float, float]]
 
 
-class LossSchedule(LossState):
-    """Moves hyperparameters of a loss from epoch to epoch, without recompiling.
+class LossSchedule(keras.callbacks.Callback):
+    """Changes hyperparameters of a loss from epoch to epoch, without recompiling.
 
-    Every reweighted loss has a `strength` a, by which training can start with
+    Every reweighted loss has a `strength` a, with which training can start with
     cross-entropy (its base loss) and move to the loss after a warm-up:
 
     ```
@@ -23,10 +26,10 @@ class LossSchedule(LossState):
     ```
 
     `AULoss` also offers its `weight_gradient`, `smoothing` (ν) and `coverage` (κ).
-    While ν moves, the soft CDF is summed over its bins directly, in O(nM).
+    While ν is scheduled, the soft CDF is summed over its bins directly, in O(nM).
 
-    The values are part of the logs under the names of the hyperparameters. When
-    training ends the loss keeps the last ones.
+    The logs contain the values under the names of the hyperparameters. After training
+    the loss keeps the last values, which are saved with the model.
 
     Args:
         **schedules: for each hyperparameter a function of the epoch (counted from 0),
@@ -56,34 +59,102 @@ class LossSchedule(LossState):
         self.schedules = {
             name: _as_function(name, schedule) for name, schedule in schedules.items()
         }
+        self._detach: Any = None
 
-    def states(self) -> dict[str, State]:
-        if not isinstance(self.loss, ReweightedLoss):
+    def set_model(self, model: keras.Model) -> None:
+        """Adds the hyperparameters to the model's state, before it is compiled."""
+        self._end()
+        super().set_model(model)
+        loss: Any = getattr(model, "loss", None)
+        if not isinstance(loss, ReweightedLoss):
             refuse(
                 "model.loss",
-                self.loss,
-                "a reweighted loss of keras_selcal, given to `compile` as an object",
+                loss,
+                "a reweighted loss of keras_selcal, passed to `compile` as an object",
             )
-        found = {}
-        for name in self.schedules:
-            value = self.loss.check(name, getattr(self.loss, name, None))
-            found[name] = State(name, value, logged=True)
-            self.loss.variables[name] = found[name].variable
-        return found
+        with everywhere(model):
+            values = {
+                name: _Value(name, loss.check(name, getattr(loss, name, None)))
+                for name in self.schedules
+            }
+        loss.variables.update({name: value.variable for name, value in values.items()})
+        _track(model, values)
+        # An interrupted fit calls no hook, but drops its list of callbacks.
+        fit = sys._getframe(1).f_locals.get("self")
+        if not isinstance(fit, keras.callbacks.CallbackList):
+            fit = self
+        self._detach = weakref.finalize(fit, _release, model, loss, list(values))
+        self._detach.atexit = False
+        self._training = False
 
     def on_train_begin(self, logs: Any = None) -> None:
-        super().on_train_begin()
+        self._training = True
         for name, schedule in self.schedules.items():
             for epoch in range(self.params.get("epochs") or 0):
-                self.loss.check(name, schedule(epoch))
+                self.model.loss.check(name, schedule(epoch))
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         for name, schedule in self.schedules.items():
-            self.loss.assign(name, schedule(epoch))
+            self.model.loss.assign(name, schedule(epoch))
 
-    def release(self) -> None:
-        for name in self.schedules:
-            self.loss.variables.pop(name, None)
+    def on_train_end(self, logs: Any = None) -> None:
+        self._end()
+
+    def on_test_end(self, logs: Any = None) -> None:
+        if not self._training:
+            self._end()
+
+    def _end(self) -> None:
+        if self._detach is not None:
+            self._detach()  # at most once, here or after an interruption
+            self._detach = None
+
+
+class _Value(keras.metrics.Metric):
+    """A hyperparameter in a model's state.
+
+    As a metric it is a variable of compiled code on every backend, JAX included, it is
+    part of the logs, and it is not saved with the weights.
+    """
+
+    def __init__(self, name: str, value: float) -> None:
+        super().__init__(name=name, dtype="float32")
+        # All replicas hold the same value, which is their mean; by default Keras adds
+        # the values of replicas up.
+        self.variable = self.add_variable(
+            (), "zeros", dtype="float32", aggregation="mean", name=name
+        )
+        self.variable.assign(value)
+
+    def update_state(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def reset_state(self) -> None:
+        pass
+
+    def result(self) -> Any:
+        return keras.ops.convert_to_tensor(self.variable)
+
+
+def _track(model: keras.Model, values: dict[str, _Value]) -> None:
+    """Makes values part of a model's state."""
+    # A subclassed model is locked once it is built, against layers that come too late
+    # to be trained. Keras itself unlocks it to add state.
+    locked = model._tracker.locked
+    model._tracker.unlock()
+    for name, value in values.items():
+        setattr(model, f"scheduled_{name}", value)
+    model._tracker.locked = locked
+    model.train_function = model.test_function = None
+
+
+def _release(model: keras.Model, loss: ReweightedLoss, names: list[str]) -> None:
+    """Removes values from the state of a model and from its loss."""
+    for name in names:
+        model._tracker.untrack(getattr(model, f"scheduled_{name}"))
+        delattr(model, f"scheduled_{name}")
+        loss.variables.pop(name, None)
+    model.train_function = model.test_function = None
 
 
 def _as_function(name: str, schedule: Any) -> Callable[[int], float]:
