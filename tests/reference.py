@@ -81,17 +81,18 @@ def largest_below(p, y):
 
 
 def kde_errors(p, log_p, y, kind, h, order=1):
-    """|Ê[y | p_j] − p_j|, leave-one-out, by explicit Dirichlet densities."""
+    """|Ê[y | p_j] − p_j|, leave-one-out, by explicit Dirichlet densities; y holds class
+    indices or distributions."""
     n, k = p.shape
     if n == 1:
         return np.zeros(1)
-    onehot = np.eye(k)[y]
+    onehot = np.eye(k)[y] if np.ndim(y) == 1 else y
     if kind == "canonical":
         log_kernel = log_p @ (p / h).T + gammaln(k + 1 / h)
         log_kernel -= gammaln(p / h + 1).sum(-1)
         return (np.abs(_regress(log_kernel, onehot) - p) ** order).sum(-1)
     if kind == "top_label":
-        right = (p.argmax(-1) == y).astype(float)
+        right = onehot[np.arange(n), p.argmax(-1)]
         return _beta_errors(p.max(-1), right, h, order)
     return np.mean([_beta_errors(p[:, c], onehot[:, c], h, order) for c in range(k)], 0)
 

@@ -25,7 +25,7 @@ SIZES = [(1, 10), (2, 100), (7, 2), (128, 1000), (4096, 100)]
 def data(n, k, seed=0, scale=2.0):
     """Logits and labels; the truth is likelier where the logit is larger.
 
-    Where the size is of no matter it is (24, 5): JAX compiles every operation for each
+    Where the size does not matter it is (24, 5): JAX compiles every operation for each
     shape.
     """
     rng = np.random.default_rng([seed, n, k])
@@ -193,22 +193,32 @@ def test_per_sample_values(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_soft_labels_and_gradients_through_them(case):
-    """Labels that are distributions: the expectation, for losses linear in the label;
-    finite, and the class's own value at its corner, for all."""
-    cls, options, _ = CASES[case]
+def test_soft_labels_give_the_expectation_over_labels(case):
+    """Of losses that are linear in the label; the others have formulas of their own."""
+    cls, options, expected_of = CASES[case]
     logits, labels = data(24, 5)
-    onehot = np.eye(5)[labels]
+    soft = 0.7 * np.eye(5)[labels] + 0.3 / 5
     loss = cls(from_logits=True, reduction="none", **options)
-    soft = 0.7 * onehot + 0.3 / 5
-    value = numpy(loss(soft, logits))
-    if not case.startswith("kde") and case != "au_brier":
+    if case.startswith("kde"):
+        log_p = reference.log_softmax(logits)
+        expected = expected_of(np.exp(log_p), log_p, np.sum(soft * log_p, -1), soft)
+    elif case == "au_brier":
+        p = reference.softmax(logits)
+        beta = reference.au_weights(reference.unit_score(p, "msp"))
+        expected = beta * np.sum((p - soft) ** 2, -1)
+    else:
         every = [numpy(loss(np.full(24, c), logits)) for c in range(5)]
         expected = np.sum(soft * np.stack(every, -1), -1)
-        np.testing.assert_allclose(value, expected, rtol=1e-5)
-    hard = cls(from_logits=True, **options)
-    _, sparse = value_and_gradient(lambda z: hard(labels, z), logits)
-    _, dense = value_and_gradient(lambda z: hard(onehot, z), logits)
+    np.testing.assert_allclose(numpy(loss(soft, logits)), expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_of_one_hot_labels_are_those_of_indices(case):
+    cls, options, _ = CASES[case]
+    logits, labels = data(24, 5)
+    loss, onehot = cls(from_logits=True, **options), np.eye(5)[labels]
+    _, sparse = value_and_gradient(lambda z: loss(labels, z), logits)
+    _, dense = value_and_gradient(lambda z: loss(onehot, z), logits)
     np.testing.assert_allclose(dense, sparse, rtol=1e-4, atol=1e-7)
 
 
@@ -296,6 +306,18 @@ def test_config_round_trip(name):
     assert again.get_config() == loss.get_config()
 
 
+@pytest.mark.parametrize("name", CLASSES)
+def test_arguments_after_the_first_are_keyword_only(name):
+    with pytest.raises(TypeError, match="positional"):
+        CLASSES[name]("msp" if name.startswith("au") else 1.0, "second")
+
+
+def test_repr_shows_what_differs_from_the_default():
+    assert repr(AULoss()) == "AULoss()"
+    loss = AULoss("margin", coverage=0.5, from_logits=True)
+    assert repr(loss) == "AULoss(from_logits=True, csf='margin', coverage=0.5)"
+
+
 @pytest.mark.parametrize(
     ("cls", "options"), [case[:2] for case in CASES.values()], ids=CASES
 )
@@ -310,7 +332,7 @@ def test_config_keeps_every_option(cls, options):
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_get(name):
+def test_get_finds_a_loss_by_name_or_class(name):
     loss = keras_selcal.losses.get(name)
     assert type(loss) is CLASSES[name]
     assert loss.name == name
@@ -393,7 +415,7 @@ def test_pixels_are_ranked_together(name):
     assert float(loss(onehot, image)) == pytest.approx(flat, rel=1e-5)
     none = make(name, reduction="none")
     assert tuple(none(truth, image).shape) == (2, 3, 4)
-    # A weight an image counts for each of its pixels.
+    # The weight of an image is that of each of its pixels.
     weight = np.array([1.0, 0.0], "float32")
     half = float(loss(labels, logits, sample_weight=np.repeat(weight, 12)))
     assert float(loss(truth, image, sample_weight=weight)) == pytest.approx(
@@ -418,7 +440,7 @@ def test_nan_predictions_give_nan():
         assert np.isnan(float(make(name)(labels, logits))), name
 
 
-# --- One mechanism: a weight times a loss -------------------------------------------
+# --- A weight times a loss ----------------------------------------------------------
 
 
 @keras.saving.register_keras_serializable("keras_selcal_tests")
@@ -432,7 +454,7 @@ def squared_error(y_true, y_pred):
     return ops.sum(ops.square(ops.one_hot(ops.cast(y_true, "int32"), 5) - y_pred), -1)
 
 
-def test_a_weighting_of_ones_own():
+def test_a_subclass_defines_its_weights():
     logits, labels = data(24, 5)
     log_p_y = reference.log_softmax(logits)[np.arange(24), labels]
     expected = np.mean((2 - np.exp(log_p_y)) * -log_p_y)
@@ -449,7 +471,7 @@ def test_a_weighting_of_ones_own():
         (FocalLoss(gamma=0.0), "crossentropy"),
     ],
 )
-def test_base_losses(base, equal):
+def test_base_losses_equal_the_built_in_ones(base, equal):
     logits, labels = data(24, 5)
     for cls in (AULoss, AURCLoss):
         loss = cls(base_loss=base, from_logits=True)
@@ -459,7 +481,7 @@ def test_base_losses(base, equal):
         assert float(again(labels, logits)) == pytest.approx(expected, rel=1e-5)
 
 
-def test_nested_base_loss():
+def test_the_base_loss_may_be_reweighted_too():
     logits, labels = data(24, 5)
     inner = FocalLoss(gamma=3.0)
     loss = AULoss(base_loss=inner, from_logits=True, reduction="none")
