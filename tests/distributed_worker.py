@@ -25,8 +25,8 @@ KERNEL = RNG.normal(size=(FEATURES, K), scale=2.0).astype("float32")
 
 
 def make_losses():
-    """Every loss that ranks or compares samples; on JAX also those that have no
-    `synchronized`, since it works on the global batch.
+    """Returns every loss that ranks or compares samples; on JAX, which works on the
+    global batch, also those that have no `synchronized`.
     """
     losses = {
         "au": AULoss(from_logits=True, synchronized=True),
@@ -155,8 +155,13 @@ def tensorflow_replicas():
     strategy = tf.distribute.MirroredStrategy([f"/cpu:{i}" for i in range(4)])
     with strategy.scope():
         check(results(), expected)
-        # Each replica's own ranks are other ranks.
+        # The ranks in each replica's own share are different.
         own = fit_once(AULoss(from_logits=True))[0]["loss"]
+        # Two samples leave two of the four replicas without any.
+        for loss in (*make_losses().values(), AURCLoss(from_logits=True)):
+            logs, gradient = fit_once(loss, share=slice(14, 16))
+            assert np.isfinite(logs["loss"])
+            assert np.isfinite(gradient).all()
     assert abs(own - expected["au"][0]["loss"]) > 1e-3
 
 
@@ -167,8 +172,9 @@ def torch_processes():
     expected = results()
     dist.init_process_group("gloo")
     torch_losses(expected)
-    # A parallel model must not outlive the group: PyTorch would wait, with the lock of
-    # the interpreter, for the end of a thread that waits for this lock.
+    torch_empty_share()
+    # A parallel model must not outlive the group, or PyTorch deadlocks: it waits, with
+    # the lock of the interpreter, for a thread that waits for this lock.
     gc.collect()
     dist.destroy_process_group()
 
@@ -189,6 +195,24 @@ def torch_losses(expected):
         gradient = model.trainable_weights[0].value.grad.numpy()
         logs = {**expected[name][0], "loss": float(total) / size}
         check({name: (logs, gradient)}, expected)
+
+
+def torch_empty_share():
+    """One process has all samples, the other none; neither hangs."""
+    import torch
+    import torch.distributed as dist
+
+    logits = X @ KERNEL
+    mine = slice(None) if dist.get_rank() == 0 else slice(0)
+    for loss in make_losses().values():
+        z = torch.tensor(logits[mine], requires_grad=True)
+        value = loss(Y[mine], z, WEIGHT[mine])
+        value.backward()
+        if dist.get_rank() == 1:
+            assert float(value.detach()) == 0.0
+        else:
+            assert np.isfinite(float(value.detach()))
+            assert torch.isfinite(z.grad).all()
 
 
 if __name__ == "__main__":

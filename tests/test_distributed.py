@@ -26,13 +26,13 @@ def devices(count):
     return {"XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count={count}"}
 
 
-@pytest.mark.skipif(BACKEND != "jax", reason="of JAX")
-def test_jax_devices():
+@pytest.mark.skipif(BACKEND != "jax", reason="only JAX")
+def test_jax_devices_give_the_step_of_one():
     finish(work("jax_devices", **devices(4)))
 
 
-@pytest.mark.skipif(BACKEND != "jax", reason="of JAX")
-def test_jax_processes(tmp_path):
+@pytest.mark.skipif(BACKEND != "jax", reason="only JAX")
+def test_jax_processes_give_the_step_of_one(tmp_path):
     environment = {
         "RESULTS": str(tmp_path / "results"),
         "COORDINATOR": f"localhost:{free_port()}",
@@ -42,12 +42,12 @@ def test_jax_processes(tmp_path):
     finish(*ranks("jax_processes", **environment))
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="of TensorFlow")
-def test_tensorflow_replicas():
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="only TensorFlow")
+def test_tensorflow_replicas_give_the_step_of_one():
     finish(work("tensorflow_replicas"))
 
 
-@pytest.mark.skipif(BACKEND != "torch", reason="of PyTorch")
-def test_torch_processes():
+@pytest.mark.skipif(BACKEND != "torch", reason="only PyTorch")
+def test_torch_processes_give_the_step_of_one():
     address = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
     finish(*ranks("torch_processes", **address))

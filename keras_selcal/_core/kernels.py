@@ -61,8 +61,6 @@ def kde_calibration_errors(
     multi-label data at least one for each label; as many are held at a time as a bound
     on their size allows.
     """
-    if batch.y_pred.shape[0] == 0:
-        return batch.y_pred[:, 0]
     h: Any = bandwidth
     if h == "auto":
         # Without a gradient, nothing is kept for a backward pass.

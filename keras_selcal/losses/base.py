@@ -50,6 +50,9 @@ class ClassificationLoss(keras.losses.Loss):
         dtype: dtype of the result. Defaults to `keras.config.floatx()`.
     """
 
+    # Whether replicas exchange statistics, also if the share of one is empty.
+    synchronized: bool = False
+
     def __init__(
         self,
         *,
@@ -87,6 +90,9 @@ class ClassificationLoss(keras.losses.Loss):
         return self._values(Batch.of(y_true, y_pred, self.outputs, sample_weight))
 
     def _values(self, batch: Batch) -> Tensor:
+        if batch.y_pred.shape[0] == 0 and not self.synchronized:
+            # Most backends have no maximum of an empty tensor.
+            return batch.to_samples(ops.sum(batch.y_pred, axis=-1))
         return batch.to_samples(batch.checked(self.sample_losses(batch)))
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Tensor:
