@@ -5,6 +5,7 @@ import math
 import keras
 import numpy as np
 import pytest
+import real_data
 from keras import layers
 from reference import softmax
 
@@ -255,3 +256,25 @@ def test_bad_input_is_refused(model, labels, match):
     x = np.random.default_rng(0).uniform(size=(100, model.input_shape[-1]))
     with pytest.raises(ValueError, match=match):
         SelectiveClassifier(model).fit(x, np.array(labels), coverage=0.5, verbose=0)
+
+
+def test_real_reviews_keep_the_promised_risk():
+    data = real_data.load_logits("imdb_probs.npz")
+    p, y = data["probs"][:, 1], data["labels"]
+    order = np.random.default_rng(0).permutation(len(y))
+    p, y = p[order, None], y[order]
+    model = keras.Sequential([keras.Input((1,)), layers.Identity()])
+    classifier = SelectiveClassifier(model, from_logits=False)
+    classifier.fit(
+        p[:5000], y[:5000], risk=0.05, delta=0.05, batch_size=5000, verbose=0
+    )
+    found = classifier.evaluate(p[5000:], y[5000:], batch_size=5000, verbose=0)
+    right = (p[5000:, 0] > 0.5) == y[5000:]
+    assert found["accuracy"] == pytest.approx(right.mean())
+    accepted = np.maximum(p, 1 - p)[5000:, 0] >= classifier.threshold
+    assert found["coverage"] == pytest.approx(accepted.mean(), abs=1e-3)
+    assert found["selective_risk"] == pytest.approx(
+        1 - right[accepted].mean(), abs=1e-3
+    )
+    assert found["selective_risk"] <= 0.05
+    assert found["coverage"] > 0.7
