@@ -1,8 +1,8 @@
-"""Confidence score functions (CSFs): how sure a classifier is of its answer.
+"""Confidence score functions (CSFs).
 
-A CSF g maps probabilities of shape (..., k) to scores of shape (...): the larger,
-the surer. Each knows its support [lo, hi], by which the soft CDF brings scores of
-every kind and every k onto [0, 1].
+A CSF g maps probabilities of shape (..., k) to scores of shape (...); a larger score
+means higher confidence. Each CSF has a support [lo, hi], with which the soft CDF scales
+scores of every kind and every k to [0, 1].
 
 | name            | g(p)                          | support    |
 |-----------------|-------------------------------|------------|
@@ -10,8 +10,8 @@ every kind and every k onto [0, 1].
 | `"margin"`      | largest p − second largest p  | [0, 1]     |
 | `"neg_entropy"` | Σ p ln p                      | [−ln k, 0] |
 
-Wherever the library takes `csf=`, it takes one of these names, one of these
-objects, or a callable of one's own:
+The argument `csf=` of this library takes one of these names, one of these objects, or
+any callable:
 
 ```python
 @keras.saving.register_keras_serializable("mine")
@@ -22,8 +22,8 @@ collision.support = lambda num_classes: (1 / num_classes, 1.0)
 loss = keras_selcal.AULoss(csf=collision)
 ```
 
-`support` is a pair or a function of the number of classes that returns one; without
-it the support is [0, 1]. Scores beyond the support count as lying on its nearer end.
+`support` is a pair, or a function of the number of classes that returns one, and
+defaults to [0, 1]. Scores outside the support count as its nearer end.
 
 References:
 - Hendrycks & Gimpel, [A Baseline for Detecting Misclassified and
@@ -105,8 +105,8 @@ class ConfidenceScore:
     ) -> Any:
         """Returns the log-odds of the scores for ln p.
 
-        The built-in scores take them from the other classes' ln p, so that they go on
-        rising where the score itself is rounded to the end of its support.
+        The built-in scores compute them from ln p of the other classes, so that they
+        keep rising where the score itself is rounded to the end of its support.
         """
         return self.log_odds(xp.exp(log_probabilities), xp)
 
@@ -124,7 +124,7 @@ class ConfidenceScore:
         return _BUILT_IN.get(self.__name__) is self
 
     def serialize(self) -> Any:
-        """Returns what `get` turns back into this score."""
+        """Returns a name or config from which `get` restores this score."""
         if self.built_in:
             return self.__name__
         if self._support == getattr(self.function, "support", _UNIT):
@@ -148,14 +148,14 @@ class ConfidenceScore:
 
 
 class _BuiltIn(ConfidenceScore):
-    """A score whose formulas are written for `keras.ops` and NumPy alike.
+    """A score with formulas that work with `keras.ops` and with NumPy.
 
     Args:
-        name: what `get` knows it by.
+        name: the name that `get` finds it by.
         function: maps probabilities and a namespace to scores.
         of_logs: maps ln p to scores.
         log_odds: maps ln p and a namespace to the log-odds of the scores.
-        support: as for any score.
+        support: as in `ConfidenceScore`.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ def _log_sum_exp(x: Any, xp: Any) -> Any:
 
 
 def _split(log_p: Any, xp: Any) -> tuple[Any, Any]:
-    """Returns the largest ln p, and all of them with that one struck out."""
+    """Returns the largest ln p, and all of them with that one removed."""
     classes = xp.arange(log_p.shape[-1])
     first = classes == xp.argmax(log_p, axis=-1)[..., None]
     return xp.max(log_p, axis=-1), xp.where(first, _STRUCK_OUT, log_p)
@@ -254,7 +254,7 @@ def _neg_entropy_log_odds(log_p: Any, xp: Any) -> Any:
 
     H = p_1 (−ln p_1 + Σ_{c≠1} p_c/p_1 (−ln p_c)) is the entropy.
     With r = Σ_{c≠1} p_c/p_1, −ln p_1 = ln(1 + r) and −ln p_c = ln(1 + r) − ln(p_c/p_1);
-    the factor p_2/p_1, which may be too small for a float, stays a logarithm.
+    the factor p_2/p_1, which may be too small for a float, is kept as a logarithm.
     """
     top, others = _split(log_p, xp)
     second = xp.max(others, axis=-1)
@@ -289,11 +289,11 @@ _BUILT_IN = {score.__name__: score for score in (msp, margin, neg_entropy)}
 
 
 def get(identifier: Any) -> ConfidenceScore:
-    """Returns the confidence score function that `identifier` means.
+    """Returns the confidence score function that `identifier` refers to.
 
     Args:
         identifier: `"msp"`, `"margin"`, `"neg_entropy"`, a `ConfidenceScore`, a
-            callable (its attribute `support`, if it has one, tells its support), or
+            callable (with its support in the attribute `support`, if it has one), or
             the config of a registered callable.
 
     Example:

@@ -1,8 +1,7 @@
 """Statistics over the replicas of a data-parallel step.
 
-The one place that knows how each backend talks across replicas, and the only one that
-imports a backend. On JAX there is nothing to do: `keras.distribution` compiles one
-program over the global batch.
+The only module with the backends' communication between replicas. JAX needs none:
+`keras.distribution` compiles one program for the global batch.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -15,7 +14,7 @@ from keras_selcal._core.ops import Tensor
 
 
 class Replicas:
-    """Statistics of the replica's own share of the batch."""
+    """Statistics of only this replica's share of the batch."""
 
     def total(self, x: Tensor) -> Tensor:
         """Returns x, summed over the replicas."""
@@ -67,8 +66,8 @@ ALONE = Replicas()
 
 
 def replicas(synchronized: bool) -> Replicas:
-    """Returns the replicas to take statistics over: all that share this step, or only
-    this one.
+    """Returns the replicas whose samples statistics include: all replicas of this
+    step, or only this one.
     """
     if not synchronized:
         return ALONE
@@ -88,6 +87,6 @@ def replicas(synchronized: bool) -> Replicas:
 
 
 def everywhere(model: keras.Model) -> AbstractContextManager[Any]:
-    """Returns the scope in which a new variable is one of each replica of a model."""
+    """Returns the scope that creates a variable on each replica of a model."""
     strategy = getattr(model, "distribute_strategy", None)
     return nullcontext() if strategy is None else strategy.scope()
