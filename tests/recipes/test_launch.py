@@ -207,9 +207,16 @@ def two_nodes(monkeypatch):
     options = {"num_cpus": 1, "include_dashboard": False}
     options["object_store_memory"] = 80 * 1024**2
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    cluster = Cluster()
     try:
-        cluster = Cluster(initialize_head=True, head_node_args=options)
-        cluster.add_node(**options)
+        for _ in range(2):
+            cluster.add_node(**options)
+    except Exception as error:
+        cluster.shutdown()
+        # A deadline of Ray's own: 30 seconds for the start of a node.
+        if "timed out during startup" in str(error):
+            pytest.skip("This machine is too busy for Ray to start a node.")
+        raise
     finally:
         signal.signal(signal.SIGINT, before)
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)
