@@ -333,17 +333,17 @@ def test_kde_ece_is_the_mean_of_leave_one_out_errors(kind, monkeypatch):
 def test_fillers_of_a_block_of_margins_have_no_likelihood(monkeypatch):
     y, p = data(21, 3, dtype="float32")
     batch = Batch.of(y, p, False)
-    whole = float(kernels.KernelEstimate(batch, "marginal").log_likelihood(0.1))
+    whole = float(kernels.KernelEstimate(batch, "marginal").log_likelihood(0.1)[0])
     # Two margins a block: the last one has a filler.
     monkeypatch.setattr(kernels, "MOST_ENTRIES", 2 * 21 * 21)
-    blocks = float(kernels.KernelEstimate(batch, "marginal").log_likelihood(0.1))
+    blocks = float(kernels.KernelEstimate(batch, "marginal").log_likelihood(0.1)[0])
     assert blocks == pytest.approx(whole, rel=1e-5)
 
 
 def test_kde_ece_chooses_its_bandwidth():
     y, p = data(21, 3, dtype="float32")
     estimate = kernels.KernelEstimate(Batch.of(y, p, False), "canonical")
-    fit = [float(estimate.log_likelihood(h)) for h in kernels.BANDWIDTHS]
+    fit = [float(estimate.log_likelihood(h)[0]) for h in kernels.BANDWIDTHS]
     h = kernels.BANDWIDTHS[int(np.argmax(fit))]
     assert F.kde_ece(y, p) == pytest.approx(F.kde_ece(y, p, bandwidth=h), rel=1e-4)
 
