@@ -1,7 +1,7 @@
 """The paper's formulas in float64 NumPy, written independently of the library."""
 
 import numpy as np
-from scipy.special import gammaln, logsumexp
+from scipy.special import expit, gammaln, logsumexp
 
 
 def softmax(z):
@@ -53,6 +53,19 @@ def au_weights(u, coverage=0.75, tau=None, num_bins=64, smoothing=0.1):
     at = np.where(u < tau, u, tau)
     cdf = soft_cdf(u, at, num_bins, smoothing)
     return -np.log1p(-cdf) / soft_cdf(u, tau, num_bins, smoothing)
+
+
+def whole_au(u, losses, below, c, num_bins=64, smoothing=0.1):
+    """(1/n) Σ β ℓ with counts that share each score between the two nearest centres; τ,
+    C and the weights of samples that are not `below` τ are constants."""
+    n = len(u)
+    centers = (np.arange(num_bins) + 0.5) / num_bins
+    near = np.maximum(1 - np.abs(u[:, None] - centers) * num_bins, 0)
+    near[u <= centers[0]] = np.eye(num_bins)[0]
+    near[u >= centers[-1]] = np.eye(num_bins)[-1]
+    steps = expit((u[:, None] - centers) / smoothing)
+    cdf = np.minimum(steps @ near.sum(0) / n, n / (n + 1))
+    return np.sum(np.where(below, -c * np.log1p(-cdf) * losses, 0)) / n
 
 
 def aurc_weights(s, estimator="harmonic"):

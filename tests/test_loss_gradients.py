@@ -1,5 +1,6 @@
 """Gradients of the losses: the paper's formulas, finite differences, and finiteness."""
 
+import functools
 import math
 import re
 
@@ -9,6 +10,7 @@ import pytest
 import reference
 from backends import JIT_ONE_OFF, numpy, value_and_gradient
 from keras import ops
+from scipy.special import expit
 from test_losses import CASES, CLASSES, data, largest_other_or_0
 
 from keras_selcal import (
@@ -17,6 +19,7 @@ from keras_selcal import (
     FocalLoss,
     InverseFocalLoss,
     KDECrossentropy,
+    functional,
 )
 from keras_selcal._core import kernels
 
@@ -86,6 +89,68 @@ def test_au_weight_gradient_vanishes_above_the_threshold():
     high = s >= np.quantile(s, 0.75)
     np.testing.assert_array_equal(with_weight[high], without[high])
     assert np.abs(with_weight - without)[~high].max(-1).all()
+
+
+def whole_gradient(s, losses, coverage=0.75, smoothing=0.1, jit=False):
+    losses = ops.convert_to_tensor(losses, dtype="float32")
+
+    def objective(s):
+        beta = functional.au_weights(
+            s, coverage, smoothing=smoothing, num_bins=16, through="cdf"
+        )
+        return ops.mean(beta * losses)
+
+    return value_and_gradient(objective, s, jit=jit)[1]
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_whole_gradient_is_that_of_the_objective(jit):
+    rng = np.random.default_rng(0)
+    s = rng.uniform(0.05, 0.95, N).astype("float32")
+    s[:4] = s[4]  # ties
+    losses = rng.exponential(size=N)
+    for smoothing, coverage in ((0.1, 0.75), (0.001, 1.0)):
+        u = s.astype("float64")
+        tau = np.quantile(u, coverage)
+        options = {"num_bins": 16, "smoothing": smoothing}
+        c = 1 / shared_cdf(u, tau, **options)
+        objective = functools.partial(
+            reference.whole_au, losses=losses, below=u < tau, c=c, **options
+        )
+        expected = central_differences(objective, u)
+        gradient = whole_gradient(s, losses, coverage, smoothing, jit)
+        scale = np.abs(expected).max()
+        np.testing.assert_allclose(gradient, expected, rtol=1e-3, atol=1e-3 * scale)
+
+
+def shared_cdf(u, at, num_bins, smoothing):
+    centers = (np.arange(num_bins) + 0.5) / num_bins
+    near = np.maximum(1 - np.abs(u[:, None] - centers) * num_bins, 0)
+    return np.mean(near @ expit((at - centers) / smoothing))
+
+
+def test_whole_gradient_sums_to_zero_and_the_papers_does_not():
+    """A shift of all scores changes no rank."""
+    rng = np.random.default_rng(0)
+    s = rng.uniform(0.1, 0.9, 4096).astype("float32")
+    losses = rng.exponential(size=4096) * (1.2 - s)
+    whole = whole_gradient(s, losses)
+    weights = ops.convert_to_tensor(losses, dtype="float32")
+    _, paper = value_and_gradient(
+        lambda s: ops.mean(functional.au_weights(s) * weights), s
+    )
+    assert paper.sum() > 0.5 * np.abs(paper).sum()
+    assert abs(whole.sum()) < 0.02 * np.abs(whole).sum()
+
+
+def test_au_loss_with_the_whole_gradient_does_not_warn_of_drag():
+    logits, y = data(N, K)
+    loss = AULoss(weight_gradient=1.0, through="cdf", from_logits=True)
+    _, gradient = value_and_gradient(lambda z: loss(y, z), logits)
+    constant = AULoss(through="cdf", from_logits=True)
+    _, without = value_and_gradient(lambda z: constant(y, z), logits)
+    assert np.abs(gradient - without).max() > 1e-4
+    assert AULoss.from_config(loss.get_config()).through == "cdf"
 
 
 def picked_gradient(loss, p, y):

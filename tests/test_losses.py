@@ -511,6 +511,7 @@ def test_the_base_loss_may_be_reweighted_too():
         (lambda: AULoss(num_bins="many"), ["num_bins", "many"]),
         (lambda: AULoss(weight_gradient=1.01), ["weight_gradient", "[0, 1]"]),
         (lambda: AULoss(weight_gradient=-0.1), ["weight_gradient", "-0.1"]),
+        (lambda: AULoss(through="rank"), ["through", "rank", "score", "cdf"]),
         (lambda: AULoss(base_loss="mse?"), ["base_loss", "mse?", "crossentropy"]),
         (lambda: AULoss(reduction="product"), ["reduction", "product"]),
         (lambda: AURCLoss(estimator="linear"), ["estimator", "linear", "harmonic"]),

@@ -17,7 +17,11 @@ class Replicas:
     """Statistics of only this replica's share of the batch."""
 
     def total(self, x: Tensor) -> Tensor:
-        """Returns x, summed over the replicas."""
+        """Returns x, summed over the replicas, without a gradient."""
+        return x
+
+    def differentiable_total(self, x: Tensor) -> Tensor:
+        """Returns x, summed over the replicas; its gradient is summed likewise."""
         return x
 
     def largest(self, x: Tensor) -> Tensor:
@@ -36,7 +40,10 @@ class _Mirrored(Replicas):
         self.context, self.reduce_sum = context, reduce_sum
 
     def total(self, x: Tensor) -> Tensor:
-        return self.context.all_reduce(self.reduce_sum, ops.stop_gradient(x))
+        return self.differentiable_total(ops.stop_gradient(x))
+
+    def differentiable_total(self, x: Tensor) -> Tensor:
+        return self.context.all_reduce(self.reduce_sum, x)
 
     def largest(self, x: Tensor) -> Tensor:
         # tf.distribute reduces only by sum and mean.
@@ -52,6 +59,11 @@ class _Processes(Replicas):
 
     def total(self, x: Tensor) -> Tensor:
         return self._reduced(x, self.distributed.ReduceOp.SUM)
+
+    def differentiable_total(self, x: Tensor) -> Tensor:
+        from torch.distributed.nn.functional import all_reduce
+
+        return all_reduce(x)
 
     def largest(self, x: Tensor) -> Tensor:
         return self._reduced(x, self.distributed.ReduceOp.MAX)

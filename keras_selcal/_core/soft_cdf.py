@@ -19,6 +19,9 @@ _MOST_NODES = 2048
 # Two passes of 2¹² cells resolve 24 bits, the mantissa of a float32.
 _CELLS = 4096
 
+# What the gradient of β flows through.
+THROUGH = ("score", "cdf")
+
 # In float32 n/(n + 1) is 1 for n above 2²⁴, where ln(1 − Ĝ) would be −∞.
 _LARGEST_BELOW_1 = 1.0 - 2.0**-24
 
@@ -88,6 +91,22 @@ def histogram(
     """Returns h, the number of scores in each of M bins: (rows, n) → (rows, M)."""
     u, count = ops.stop_gradient(u), ops.stop_gradient(count)
     return over.total(sum_by_cell(count, _cells(u, num_bins), num_bins))
+
+
+def shared_histogram(
+    u: Tensor, count: Tensor, num_bins: int, over: Replicas = ALONE
+) -> Tensor:
+    """Returns h, (rows, M), with each score shared linearly between the two nearest bin
+    centres, so that h has a gradient with respect to the scores.
+    """
+    position = u * num_bins - 0.5
+    low = ops.stop_gradient(ops.where(u >= 0.0, position, 0.0))  # NaN counts as 0
+    low = ops.clip(ops.floor(low), 0.0, num_bins - 1.0)
+    share = count * ops.clip(position - low, 0.0, 1.0)
+    low = ops.cast(low, "int32")
+    high = ops.minimum(low + 1, num_bins - 1)
+    counts = sum_by_cell(count - share, low, num_bins)
+    return over.differentiable_total(counts + sum_by_cell(share, high, num_bins))
 
 
 def unit_quantile(u: Tensor, q: Any, count: Tensor, over: Replicas = ALONE) -> Tensor:
@@ -255,6 +274,7 @@ def region_weights(
     num_bins: int,
     smoothing: Any,
     support: tuple[float, float],
+    through: str = "score",
     over: Replicas = ALONE,
 ) -> Tensor:
     """Returns the weights β of `functional.au_weights` for checked arguments.
@@ -271,6 +291,12 @@ def region_weights(
         tau = ops.full((1, 1), (threshold - lo) / (hi - lo), dtype=u.dtype)
     else:
         tau = unit_quantile(u, coverage, count, over)
-    cdf = SoftCDF(histogram(u, count, num_bins, over), smoothing)
-    c = 1.0 / cdf(ops.broadcast_to(tau, (u.shape[0], 1)))
-    return -c * ops.log1p(-cdf(ops.where(u < tau, u, tau)))
+    whole = through == "cdf"
+    counts = (shared_histogram if whole else histogram)(u, count, num_bins, over)
+    cdf = SoftCDF(counts, smoothing)
+    c = 1.0 / ops.stop_gradient(cdf(ops.broadcast_to(tau, (u.shape[0], 1))))
+    values = cdf(ops.where(u < tau, u, tau))
+    if whole:
+        # Ĝ(τ) is κ by definition, and carries no gradient.
+        values = ops.where(u < tau, values, ops.stop_gradient(values))
+    return -c * ops.log1p(-values)

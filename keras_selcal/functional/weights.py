@@ -8,6 +8,7 @@ from keras import ops
 from keras_selcal._core.harmonic import ESTIMATORS, rank_weights
 from keras_selcal._core.ops import Tensor, as_float
 from keras_selcal._core.soft_cdf import (
+    THROUGH,
     as_row,
     check_cdf_arguments,
     check_region,
@@ -25,6 +26,7 @@ def au_weights(
     num_bins: int = 64,
     smoothing: float = 0.1,
     support: tuple[float, float] = (0, 1),
+    through: str = "score",
     sample_weight: Any | None = None,
 ) -> Tensor:
     """Weights β of the AU loss: rising with confidence up to a threshold.
@@ -36,8 +38,8 @@ def au_weights(
     ```
 
     with Ĝ_ν the soft CDF of the scores (`keras_selcal.functional.soft_cdf`) and τ
-    the score below which the least confident share κ of them lies. The counts behind
-    Ĝ_ν, the threshold τ and C carry no gradient; s_i below τ does (Eq. gradientAU).
+    the score below which the least confident share κ of them lies. The threshold τ and
+    C carry no gradient; s_i below τ does.
 
     Args:
         scores: confidence scores, of any shape; all are ranked together.
@@ -48,6 +50,9 @@ def au_weights(
         num_bins: M, the number of bins of the soft CDF.
         smoothing: ν of the soft CDF.
         support: (lo, hi), the range that the scores can take.
+        through: `"score"`: the counts behind Ĝ_ν carry no gradient (Eq. gradientAU);
+            `"cdf"`: they do, and each score is shared linearly between the two nearest
+            bin centres, which changes β slightly.
         sample_weight: weights that broadcast to the shape of the scores. A score of
             integer weight w gets the β that w copies of it would get; one of weight 0
             changes nothing for the others.
@@ -80,6 +85,7 @@ def au_weights(
         num_bins=num_bins,
         smoothing=smoothing,
         support=check_support(support),
+        through=check_choice("through", through, THROUGH),
     )
     return ops.reshape(beta, ops.shape(scores))
 

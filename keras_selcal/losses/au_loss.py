@@ -12,11 +12,12 @@ from keras_selcal._core.ops import Tensor
 from keras_selcal._core.replicas import replicas
 from keras_selcal._core.saving import serializable
 from keras_selcal._core.soft_cdf import (
+    THROUGH,
     check_cdf_arguments,
     check_region,
     region_weights,
 )
-from keras_selcal._core.validation import check_number, refuse
+from keras_selcal._core.validation import check_choice, check_number, refuse
 from keras_selcal.losses.base import ReweightedLoss
 
 # Above this drag a network learns slowly or not at all.
@@ -84,6 +85,12 @@ class AULoss(ReweightedLoss):
             the paper's gradient (Eq. gradientAU); 0 treats β as a constant. In full,
             ∇β lowers every confidence in proportion to its loss, and a network does
             not learn at the paper's ν; a warning is given where this drag is large.
+        through: what β's gradient includes. `"score"`: only the effect of a sample's
+            score on its own β, with Ĝ_ν held fixed, as in the paper. `"cdf"`: also its
+            effect on Ĝ_ν, the CDF of these same scores. The gradient at s_i is then
+            about β′(s_i)(ℓ_i − ℓ̄(s_i)), ℓ̄(s) the mean loss at confidence s: samples
+            that are worse than others of like confidence move down, better ones move
+            up, and the batch as a whole is not dragged down.
         base_loss: ℓ: `"crossentropy"`, `"brier"`, or any loss with one value for each
             sample (see `ReweightedLoss`).
         synchronized: whether replicas of `tf.distribute` or `torch.distributed` rank
@@ -121,6 +128,7 @@ class AULoss(ReweightedLoss):
         num_bins: int = 64,
         smoothing: float = 0.1,
         weight_gradient: float = 0.0,
+        through: str = "score",
         base_loss: Any = "crossentropy",
         synchronized: bool = False,
         name: str | None = "au_loss",
@@ -131,6 +139,7 @@ class AULoss(ReweightedLoss):
         self.coverage, self.threshold = check_region(coverage, threshold)
         self.num_bins, self.smoothing = check_cdf_arguments(num_bins, smoothing)
         self.weight_gradient = self.check("weight_gradient", weight_gradient)
+        self.through = check_choice("through", through, THROUGH)
         self.synchronized = bool(synchronized)
         self._num_classes: int | None = None
         self._warned = False
@@ -163,6 +172,7 @@ class AULoss(ReweightedLoss):
             num_bins=self.num_bins,
             smoothing=self.current("smoothing"),
             support=self.csf.support(batch.num_classes),
+            through=self.through,
             over=replicas(self.synchronized),
         )
         beta = batch.from_labels(beta)
@@ -172,7 +182,7 @@ class AULoss(ReweightedLoss):
 
     def _warn_of_drag(self) -> None:
         k = self._num_classes
-        if k is None or self._warned:
+        if k is None or self._warned or self.through == "cdf":
             return
         d = drag(self.weight_gradient, self.smoothing, k)
         if d > _MOST_DRAG:
@@ -194,5 +204,6 @@ class AULoss(ReweightedLoss):
             "num_bins": self.num_bins,
             "smoothing": self.smoothing,
             "weight_gradient": self.weight_gradient,
+            "through": self.through,
             "synchronized": self.synchronized,
         }
