@@ -10,6 +10,7 @@ from keras import ops
 from keras_selcal import losses as library
 from keras_selcal._core.batch import Batch
 from keras_selcal._core.ops import Tensor, gradient
+from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.samples import Array, to_numpy
 from keras_selcal._core.validation import check_count, check_number, refuse
 from keras_selcal.losses import ReweightedLoss
@@ -244,7 +245,7 @@ def _differentiate(
         y_pred = column * of_class + (1.0 - column) * others
         if reference is not None:
             y_pred = ops.concatenate([y_pred, ops.cast(reference, "float32")])
-        batch = Batch.of(y_true, y_pred, False, weight)
+        batch = Batch.of(y_true, y_pred, Outputs(), weight)
         values = loss.sample_losses(batch)[:n]
         weights = ops.reshape(loss.weights(batch), (-1,))[:n]
         return ops.sum(values), (weights, values)

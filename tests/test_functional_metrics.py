@@ -15,6 +15,7 @@ from keras_selcal import csf as csfs
 from keras_selcal import functional as F  # noqa: N812
 from keras_selcal._core import kernels
 from keras_selcal._core.batch import Batch
+from keras_selcal._core.outputs import Outputs
 
 CSFS = ("msp", "margin", "neg_entropy")
 
@@ -332,7 +333,7 @@ def test_kde_ece_is_the_mean_of_leave_one_out_errors(kind, monkeypatch):
 
 def test_fillers_of_a_block_of_margins_have_no_likelihood(monkeypatch):
     y, p = data(21, 3, dtype="float32")
-    batch = Batch.of(y, p, False)
+    batch = Batch.of(y, p, Outputs())
     whole = float(kernels.KernelEstimate(batch, "marginal").log_likelihood(0.1)[0])
     # Two margins a block: the last one has a filler.
     monkeypatch.setattr(kernels, "MOST_ENTRIES", 2 * 21 * 21)
@@ -342,7 +343,7 @@ def test_fillers_of_a_block_of_margins_have_no_likelihood(monkeypatch):
 
 def test_kde_ece_chooses_its_bandwidth():
     y, p = data(21, 3, dtype="float32")
-    estimate = kernels.KernelEstimate(Batch.of(y, p, False), "canonical")
+    estimate = kernels.KernelEstimate(Batch.of(y, p, Outputs()), "canonical")
     fit = [float(estimate.log_likelihood(h)[0]) for h in kernels.BANDWIDTHS]
     h = kernels.BANDWIDTHS[int(np.argmax(fit))]
     assert F.kde_ece(y, p) == pytest.approx(F.kde_ece(y, p, bandwidth=h), rel=1e-4)

@@ -122,10 +122,14 @@ def test_masked_classes_equal_a_logit_of_minus_ten_thousand():
     z = np.array([[1.0, -np.inf, 2.0], [-np.inf, -np.inf, 0.5]], "float32")
     finite = np.where(np.isinf(z), np.float32(-1e4), z)
     y = np.array([0, 2])
-    one, two = (Batch.of(y, logits, True) for logits in (z, finite))
+    one, two = (
+        Batch.of(y, logits, Outputs(from_logits=True)) for logits in (z, finite)
+    )
     np.testing.assert_allclose(numpy(one.p), numpy(two.p))
     np.testing.assert_allclose(numpy(one.log_p), numpy(two.log_p), rtol=1e-3)
-    all_masked = Batch.of(y, np.full((2, 3), -np.inf, "float32"), True)
+    all_masked = Batch.of(
+        y, np.full((2, 3), -np.inf, "float32"), Outputs(from_logits=True)
+    )
     assert not numpy(all_masked.valid).any()
 
 

@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_selcal import CalibrationReport, csf, functional
 from keras_selcal._core import bootstrap as bootstraps
+from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.samples import Samples
 
 pytestmark = pytest.mark.backend_free
@@ -83,7 +84,7 @@ def report_of(y, p, bootstrap=20, **options):
 
 
 def resampled(y, p, csf_name="msp", num_bins=15, from_logits=False, sample_weight=None):
-    samples = Samples.of(y, p, from_logits, sample_weight)
+    samples = Samples.of(y, p, Outputs(from_logits), sample_weight)
     return bootstraps.Resampled(samples, csf.get(csf_name), num_bins, COVERAGES, RISKS)
 
 

@@ -9,10 +9,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_selcal._core.label_rows import first_class, label_rows
 from keras_selcal._core.ops import Tensor, as_float, mask_of, safe_log
 from keras_selcal._core.outputs import (
     SUM_TOLERANCE,
-    Arranged,
     Outputs,
     broadcast_weight,
     finite_log_p,
@@ -59,9 +59,9 @@ class Score(Protocol):
 class Batch:
     """n rows of predictions over k classes, with their labels.
 
-    A row is a sample, whatever the leading dimensions of the samples were; of
-    multi-label data, it is one label of a sample (k = 2). Code that looks at one row at
-    a time needs to know no more. A statistic over rows (ranks, a CDF, a kernel
+    A row is a sample, with all leading dimensions flattened; of multi-label data, it is
+    one label of a sample (k = 2). Code that looks at one row at a time needs to know no
+    more. A statistic over rows (ranks, a CDF, a kernel
     estimate) is taken for each label: `by_label` brings values of the rows into shape
     (labels, samples), with one label for data that are not multi-label, and
     `from_labels` brings them back. `to_samples` averages the values over labels.
@@ -97,9 +97,9 @@ class Batch:
 
     @classmethod
     def of(
-        cls, y_true: Any, y_pred: Any, outputs: Any, sample_weight: Any = None
+        cls, y_true: Any, y_pred: Any, outputs: Outputs, sample_weight: Any = None
     ) -> "Batch":
-        """Builds the batch from what a Keras loss or metric is given.
+        """Builds the batch from the arguments of a Keras loss or metric.
 
         The Keras mask of `y_pred` is taken into account. Rows of weight 0 are replaced
         by a uniform prediction of class 0: no content of padding, NaN and out-of-range
@@ -112,10 +112,9 @@ class Batch:
         Args:
             y_true: labels.
             y_pred: predictions.
-            outputs: an `Outputs`, or a bool that means `from_logits`.
+            outputs: what labels and predictions mean.
             sample_weight: of a shape that broadcasts to the samples', or None.
         """
-        outputs = Outputs.of(outputs)
         # Casting loses the mask: read it first.
         mask = mask_of(y_pred)
         _check_host_values(y_true, y_pred, outputs, sample_weight, mask)
@@ -128,7 +127,7 @@ class Batch:
         num_labels = int(arranged.y_pred.shape[-2]) if outputs.multi_label else 1
         k = int(arranged.y_pred.shape[-1])
         y_pred = ops.reshape(arranged.y_pred, (-1, k))
-        labels, kept = _labels(arranged, outputs, y_pred)
+        labels, kept = label_rows(arranged, outputs, y_pred)
         if kept is not None:
             kept = ops.cast(ops.reshape(kept, (*shape, num_labels)), y_pred.dtype)
             if num_labels == 1:
@@ -141,7 +140,7 @@ class Batch:
         if rows is not None:
             counts = ops.expand_dims(rows != 0, -1)
             y_pred = ops.where(counts, y_pred, 0.0 if outputs.from_logits else 1 / k)
-            labels = ops.where(counts, labels, _first_class(labels, arranged.sparse))
+            labels = ops.where(counts, labels, first_class(labels, arranged.sparse))
         if outputs.from_logits:
             y_pred = finite_log_p(ops.log_softmax(y_pred, axis=-1), ops)
         batch = cls(
@@ -233,15 +232,14 @@ class Batch:
         """
         if self.in_logs:
             # One NaN in a row of logits makes all its log-probabilities NaN.
-            valid = ops.equal(self.y_pred[:, 0], self.y_pred[:, 0])
+            valid = ops.logical_not(ops.isnan(self.y_pred[:, 0]))
         else:
-            # One sum finds NaN, logits, and (1 − p, p) of a p outside [0, 1].
-            valid = _is_one(ops.sum(ops.abs(self.y_pred), axis=-1))
+            valid = _sums_to_one(self.y_pred)
         if self.sparse:
             labels = self.labels[:, 0]
             valid = valid & (labels >= 0) & (labels < self.num_classes)
         else:
-            valid = valid & _is_one(ops.sum(ops.abs(self.labels), axis=-1))
+            valid = valid & _sums_to_one(self.labels)
         if self.sample_weight is not None:
             valid = valid & (self.sample_weight >= 0)
         return valid
@@ -251,8 +249,9 @@ class Batch:
 
         A product, so that gradients become NaN as well.
         """
-        factor = ops.where(self.valid, 1.0, math.nan)
-        return values * ops.cast(factor, values.dtype)
+        valid = ops.cast(self.valid, values.dtype)
+        # 1/1 or 0/0: fewer operations than `where`, which torch runs one by one.
+        return values * (valid / valid)
 
     def as_p(self, values: Tensor) -> Tensor:
         """Returns the probabilities of values on the scale of `y_pred`."""
@@ -319,8 +318,12 @@ def _rows_of_weight(
     return None if weight is None else ops.reshape(weight, (-1,))
 
 
-def _is_one(sums: Tensor) -> Tensor:
-    return ops.abs(sums - 1.0) <= SUM_TOLERANCE
+def _sums_to_one(rows: Tensor) -> Tensor:
+    """Returns which rows may be distributions, (n,): not NaN, logits or multi-hot."""
+    if rows.shape[-1] == 2:
+        # (1 − p, p) sums to 1 for any p; with absolute values, for those in [0, 1].
+        rows = abs(rows)
+    return abs(ops.sum(rows, axis=-1) - 1.0) <= SUM_TOLERANCE
 
 
 def _static_shape(x: Tensor) -> tuple[int | None, ...] | None:
@@ -330,67 +333,6 @@ def _static_shape(x: Tensor) -> tuple[int | None, ...] | None:
     except ValueError:
         # TensorFlow, once it has met labels of two ranks, traces for any rank.
         return None
-
-
-def _labels(
-    arranged: Arranged, outputs: Outputs, y_pred: Tensor
-) -> tuple[Tensor, Tensor | None]:
-    """Returns the rows' labels, and which rows `ignore_class` keeps (n,), or None."""
-    y_true, k, ignored = arranged.y_true, int(y_pred.shape[-1]), outputs.ignore_class
-    if arranged.sparse:
-        flat = ops.reshape(y_true, (-1,))
-        kept = None if ignored is None else flat != ignored
-        return ops.expand_dims(_indices(flat), -1), kept
-    if arranged.sparse is None:
-        return _labels_at_run_time(y_true, y_pred, ignored)
-    labels = ops.cast(ops.reshape(y_true, (-1, k)), y_pred.dtype)
-    # Of the two columns of a sigmoid's labels, the last is the label itself.
-    return labels, None if ignored is None else labels[:, 1] != ignored
-
-
-def _indices(labels: Tensor) -> Tensor:
-    """Returns class indices as int32; −1 for a fraction or NaN."""
-    if "float" not in keras.backend.standardize_dtype(labels.dtype):
-        return ops.cast(labels, "int32")
-    whole = ops.equal(labels, ops.floor(labels))
-    return ops.cast(ops.where(whole, labels, -1.0), "int32")
-
-
-def _labels_at_run_time(
-    y_true: Tensor, y_pred: Tensor, ignored: int | None
-) -> tuple[Tensor, Tensor | None]:
-    """Returns distributions, where only the number of labels tells what they are.
-
-    TensorFlow forgets the shape of labels once a model has met two different ones.
-    """
-    n, k = ops.shape(y_pred)
-    flat = ops.reshape(y_true, (-1,))
-    are_indices = ops.equal(ops.shape(flat)[0], n)
-
-    def of_indices() -> Tensor:
-        # A label that is no class becomes a row of zeros, which is not valid.
-        return ops.one_hot(_indices(flat), k, dtype=y_pred.dtype)
-
-    def of_distributions() -> Tensor:
-        return ops.cast(ops.reshape(flat, (-1, k)), y_pred.dtype)
-
-    labels = ops.cond(are_indices, of_indices, of_distributions)
-    if ignored is None:
-        return labels, None
-    kept = ops.cond(
-        are_indices,
-        lambda: flat != ignored,
-        lambda: ops.ones((n,), dtype="bool"),
-    )
-    return labels, kept
-
-
-def _first_class(labels: Tensor, sparse: bool | None) -> Any:
-    """Returns the label of class 0."""
-    if sparse:
-        return ops.zeros_like(labels)
-    k = int(labels.shape[-1])
-    return ops.cast(np.arange(k) == 0, labels.dtype)
 
 
 def _check_host_values(

@@ -1,7 +1,7 @@
-"""Bins of probabilities, and the calibration error of what they hold.
+"""Bins of probabilities, and their calibration error.
 
-Written on sums: a bin's gap is Σ w (p − y), its mass Σ w. The exact metrics get them
-from samples, the streaming ones from their state.
+The error is a function of sums: the gap Σ w (p − y) and the mass Σ w of each bin. The
+exact metrics sum over samples, the streaming ones keep the sums as their state.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ BINNING_RULES = (None, "focal_calibration", "left_closed")
 def check_binning(
     num_bins: Any, binning: Any, binning_rule: Any = None
 ) -> tuple[int, str, str | None]:
-    """Returns the checked M, kind of bins and published convention."""
+    """Checks and returns the number of bins, their kind and their convention."""
     num_bins = check_count("num_bins", num_bins)
     check_choice("binning", binning, BINNINGS)
     check_choice("binning_rule", binning_rule, BINNING_RULES)
@@ -52,7 +52,7 @@ def uniform_bins(p: Array, num_bins: int, left_closed: bool = False) -> Array:
     """
     edges = uniform_edges(num_bins, p.dtype)
     last = num_bins - 1
-    # p·M tells the bin but for edges and rounding, faster than a search.
+    # p·M is the bin, except at edges and for rounding; faster than a search.
     with np.errstate(invalid="ignore"):
         index = (p * p.dtype.type(num_bins)).astype(np.intp)
     index = np.clip(index, 0, last)
@@ -82,7 +82,7 @@ def adaptive_sums(
     """Returns gap and mass of M runs of near-equal mass, for each row.
 
     The cumulative gap is linear between the ends of runs of equal p: samples that tie
-    across a cut share themselves out, whatever their order.
+    across a cut are split between its two runs, in any order with the same result.
 
     Args:
         p: probabilities, (rows, n).
@@ -125,7 +125,7 @@ def cell_sums(
 ) -> tuple[Any, Any]:
     """Returns gap and mass of M runs of near-equal mass, for each row of a histogram.
 
-    What `run_sums` does, in `keras.ops`: a cell across a cut is shared out.
+    Like `run_sums`, in `keras.ops`: a cell across a cut is split between its two runs.
 
     Args:
         gap: Σ w (p − y) of each cell, (rows, cells).
@@ -155,7 +155,7 @@ def cell_sums(
     def ended(values: Any) -> Any:
         return ops.where(before > 0, at(values, ops.maximum(before - 1, 0)), 0.0)
 
-    # Where all cells end before a cut, nothing is left to share out.
+    # If all cells end before a cut, nothing is left to split.
     cut_mass = ops.where(before < num_cells, at(mass, before), 0.0)
     share = (cuts - ended(upto)) / ops.where(cut_mass > 0, cut_mass, 1.0)
     share = ops.where(cut_mass > 0, ops.clip(share, 0.0, 1.0), 0.0)

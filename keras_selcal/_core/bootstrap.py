@@ -1,8 +1,9 @@
 """Metrics of many bootstrap resamples at once.
 
-A resample of n samples is how often it holds each of them: a row of counts (n,). What
-depends on a sample alone (its confidence, correctness, losses, bin, rank) is computed
-once. A metric is then a few sums over counts, done for a block of rows at a time.
+A resample of n samples is a row of counts (n,): how often it holds each of them.
+Values that depend on one sample alone (its confidence, correctness, losses, bin, rank)
+are computed once. A metric is then a few sums over counts, for a block of rows at a
+time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,15 +27,15 @@ from keras_selcal._core.samples import (
 from keras_selcal._core.segments import Segments
 from keras_selcal._core.smooth import smooth_errors
 
-# SmoothECE of a resample, on a coarser grid than the metric's own: within 1e-5 of it,
-# at a small part of the cost.
+# SmoothECE of a resample is computed on a coarser grid than the metric itself: within
+# 1e-5 of it, at a small part of the cost.
 _SMOOTH_STEPS = 2**11
 _SMOOTH_ROUNDS = 10
 
-# Counts that are held at a time: 1 MB, so that what is made of them stays in cache.
+# Counts that are held at a time: 1 MB, so that temporary arrays stay in cache.
 _MOST_COUNTS = 2**17
 
-# Up to this number of sums a plain loop is as good as a matrix product.
+# Up to this number of sums, a plain loop is as fast as a matrix product.
 _FEW_SUMS = 100
 
 
@@ -88,13 +89,13 @@ class Resampled:
                 sample_losses(samples, "brier"),
             ]
         )
-        # 0·∞ is no number: an infinite loss counts where it is drawn.
+        # 0·∞ is NaN: an infinite loss is counted only where it is drawn.
         self._infinite = np.isinf(self._means).astype("float64")
         self._means[np.isinf(self._means)] = 0.0
         self._by_bin = Segments.of(uniform_bins(samples.confidence, num_bins))
         self._by_confidence = Segments.of(samples.confidence)
         self._losses = 1.0 - correct
-        # Right answers next to each other in rank add no loss: one group will do.
+        # Correct predictions that are neighbours in rank add no loss: one group does.
         ranks = Segments.of(samples.ranks(csf))
         self._by_rank = ranks.merged(self._losses == 0)
         self._by_loss = Segments.of(-self._losses)
@@ -183,7 +184,7 @@ class _ClassBins:
     """Uniform bins of each class's probability.
 
     Probabilities add up to 1, so that at most M − 1 of a sample's lie above 1/M. Only
-    these are summed bin by bin; a class's first bin gets what is left of its sum.
+    these are summed bin by bin; a class's first bin gets the rest of its sum.
     """
 
     def __init__(self, samples: Samples, num_bins: int) -> None:

@@ -98,11 +98,6 @@ class Outputs:
         for name in ("from_logits", "multi_label"):
             object.__setattr__(self, name, bool(getattr(self, name)))
 
-    @classmethod
-    def of(cls, outputs: Any) -> "Outputs":
-        """Returns `outputs`, or what a bool stands for: `from_logits`."""
-        return outputs if isinstance(outputs, cls) else cls(from_logits=bool(outputs))
-
     def config(self, *names: str) -> dict[str, Any]:
         """Returns the named options, for `get_config`."""
         options = asdict(self)

@@ -1,4 +1,4 @@
-"""Figures of a ranking by confidence, written on groups of equal rank.
+"""Metrics of a ranking by confidence, as functions of groups of equal rank.
 
 A ranking is the mass Σ w and the loss Σ w ℓ of each group, from the least confident
 to the most, in the last axis. Samples of a group share its mean loss. The exact metrics
@@ -31,8 +31,8 @@ class Ranking(NamedTuple):
         return self.xp.cumsum(self.mass, axis=-1) - self.mass
 
     def accepted(self) -> tuple[Any, Any]:
-        """Returns the mass and the loss of what is as confident as a group or more,
-        from the most confident group to the least.
+        """Returns the mass and the loss of each group and all more confident ones, from
+        the most confident group to the least.
         """
         flip, cumsum = self.xp.flip, self.xp.cumsum
         mass, loss = flip(self.mass, axis=-1), flip(self.loss, axis=-1)

@@ -19,7 +19,7 @@ def sample_losses(samples: Samples, loss: Any) -> Array:
             losses = -samples.each(
                 lambda rows: samples.of_label(samples.log_p(rows), rows)
             )
-            # NaN in another class than the true one is no prediction either.
+            # NaN in a class other than the true one makes the prediction NaN as well.
             return np.where(np.isnan(samples.confidence), np.nan, losses)
         if loss == "brier":
             return samples.each(lambda rows: _squared_distance(samples, rows))

@@ -82,15 +82,16 @@ class _Rows(NamedTuple):
     kept: Array | None
 
 
-def check_values(y_true: Any, y_pred: Any, outputs: Any, sample_weight: Any) -> _Rows:
+def check_values(
+    y_true: Any, y_pred: Any, outputs: Outputs, sample_weight: Any
+) -> _Rows:
     """Checks labels, predictions and weights by value; returns the rows that count."""
-    outputs = Outputs.of(outputs)
     y_pred, y_true = to_numpy(y_pred), to_numpy(y_true)
     if y_pred.dtype not in (np.float32, np.float64):
         y_pred = y_pred.astype("float32")
     weight = to_weight(sample_weight, outputs.sample_shape(y_pred.shape))
     arranged = outputs.arrange(y_true, y_pred, y_true.shape, np)
-    # NumPy knows all shapes; both readings fit where there is nothing to read.
+    # NumPy knows all shapes; only empty arrays can be read in both ways.
     sparse = arranged.sparse is not False
     k = arranged.y_pred.shape[-1]
     y_pred = arranged.y_pred.reshape(-1, k)
@@ -160,17 +161,17 @@ class Samples:
 
     @classmethod
     def of(
-        cls, y_true: Any, y_pred: Any, outputs: Any, sample_weight: Any = None
+        cls, y_true: Any, y_pred: Any, outputs: Outputs, sample_weight: Any = None
     ) -> "Samples":
-        """Builds the samples from what the functional metrics are given.
+        """Builds the samples from the arguments of a functional metric.
 
-        Leading dimensions are flattened. Samples of weight 0 are left out, whatever
-        they hold; elsewhere, bad values raise ValueError.
+        Leading dimensions are flattened. Samples of weight 0 are left out, and may hold
+        anything; bad values of the others raise ValueError.
 
         Args:
             y_true: labels.
             y_pred: predictions.
-            outputs: an `Outputs`, or a bool that means `from_logits`.
+            outputs: what labels and predictions mean.
             sample_weight: of a shape that broadcasts to the samples', or None.
         """
         rows = check_values(y_true, y_pred, outputs, sample_weight)

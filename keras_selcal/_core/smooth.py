@@ -43,7 +43,7 @@ def smooth_errors(p: Array, residual: Array, steps: int, rounds: int) -> Array:
 
 
 def _on_grid(p: Array, residual: Array, steps: int) -> Array:
-    """Returns the residuals shared out between the two nearest grid points."""
+    """Returns the residuals, each split between the two nearest grid points."""
     position = p * steps
     left = np.minimum(position.astype(np.intp), steps - 1)
     share = position - left

@@ -1,4 +1,4 @@
-"""Argument checks: each error names the argument, what came and what is allowed."""
+"""Argument checks: each error names the argument, its value and the allowed values."""
 
 import math
 from collections.abc import Collection
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 def refuse(argument: str, value: Any, allowed: str) -> NoReturn:
-    """Raises the one form of error that the library gives for a bad argument."""
+    """Raises the error for a bad argument, in the one form that the library uses."""
     raise ValueError(f"`{argument}` must be {allowed}. Received: {argument}={value!r}")
 
 

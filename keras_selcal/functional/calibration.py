@@ -55,8 +55,8 @@ def calibration_error(
         outcome: whether the event happened, 0 or 1 (or in between), of that shape.
         num_bins: M.
         binning: `"uniform"`: (a, b] of width 1/M, the first closed; `"adaptive"`: the
-            sorted p cut into M runs of near-equal mass. Equal p share themselves out
-            between the runs that they touch, so that their order does not matter.
+            sorted p cut into M runs of near-equal mass. Equal p are split between the
+            runs that they touch, so that their order does not matter.
         norm: `"l1"`, `"l2"` or `"max"`.
         sample_weight: of a shape that broadcasts to the samples'. Weight 2 equals two
             copies, weight 0 none.
@@ -98,7 +98,7 @@ def _event(
     if weight is not None:
         p, y, weight = p[weight > 0], y[weight > 0], weight[weight > 0]
     for name, values in (("probability", p), ("outcome", y)):
-        # NaN in p is a prediction that cannot be told; in y it is an error.
+        # NaN in p gives NaN, as for a diverged network; in y it is an error.
         bad = (values < -RANGE_TOLERANCE) | (values > 1 + RANGE_TOLERANCE)
         bad |= np.isnan(values) & (name == "outcome")
         if bad.any():

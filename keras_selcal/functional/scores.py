@@ -65,7 +65,7 @@ class BrierDecomposition(NamedTuple):
 
     Attributes:
         calibration: how far probabilities are from frequencies; 0 is best.
-        refinement: what is left when they are corrected; low for a sharp classifier.
+        refinement: the score after they are corrected; low for a sharp classifier.
     """
 
     calibration: float
@@ -93,8 +93,8 @@ def brier_decomposition(
 
     with p̄_{b,c} and ȳ_{b,c} the mean of p_c and the frequency of class c in bin b of
     p_c. With one bin for each value of p_c the refinement is
-    Σ_c Σ_b (n_{b,c}/n) ȳ_{b,c} (1 − ȳ_{b,c}); what wider bins cannot tell apart counts
-    as refinement.
+    Σ_c Σ_b (n_{b,c}/n) ȳ_{b,c} (1 − ȳ_{b,c}); differences
+    within wider bins count as refinement.
 
     Args:
         y_true: class indices (...) or (..., 1), or distributions (..., k).

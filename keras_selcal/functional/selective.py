@@ -189,8 +189,8 @@ def augrc(
     AUGRC = ∫₀¹ P(ℓ, g ≥ τ(κ)) dκ = (1/n²) Σ_i ℓ_i (#{j: g_j < g_i} + ½ #{j: g_j = g_i})
     ```
 
-    where the joint risk of what is accepted replaces the mean risk among it; the curve
-    is joined by straight lines from (0, 0). With the 0/1 loss and accuracy a,
+    The joint risk of the accepted samples replaces the mean risk among them; the curve
+    consists of straight lines from (0, 0). With the 0/1 loss and accuracy a,
     AUGRC = (1 − AUROC_f) a (1 − a) + ½ (1 − a)².
 
     Args:

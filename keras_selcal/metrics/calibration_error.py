@@ -117,7 +117,7 @@ class ExpectedCalibrationError(_BinnedError):
     frequency.
 
     Uniform bins are exact, however the data are split into batches. Adaptive bins are
-    cut from a histogram; a cell across a cut is shared out between its two bins, so
+    cut from a histogram; a cell across a cut is split between its two bins, so
     that the error against `functional.ece` is at most the mass of the M − 1 cells at
     the cuts, as a share of n (`"l1"`) or of a bin (`"max"`). On the logits of CIFAR-10,
     CIFAR-100 and MNIST networks it is below 1e-4.
@@ -305,7 +305,7 @@ class ClasswiseCalibrationError(_BinnedError):
             return safe_log(batch.p) - safe_log(1.0 - batch.p)
         log_p = batch.log_p
         log_odds = log_p - safe_log(-ops.expm1(log_p))
-        # Only the largest p can be too close to 1 for its ln p to tell.
+        # Only the largest p can be so close to 1 that its ln p loses digits.
         largest = log_p == ops.amax(log_p, axis=-1, keepdims=True)
         return ops.where(largest, score_log_odds(batch, csfs.msp)[:, None], log_odds)
 

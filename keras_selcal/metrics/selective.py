@@ -159,15 +159,15 @@ class AUGRC(RankingMetric):
 
 @serializable
 class FailureAUROC(RankingMetric):
-    """Probability that a right answer is surer than a wrong one.
+    """Probability that a correct prediction has higher confidence than a wrong one.
 
     Formula:
 
     ```
-    AUROC_f = P(g_i > g_j | i right, j wrong) + ½ P(g_i = g_j | i right, j wrong)
+    AUROC_f = P(g_i > g_j | i correct, j wrong) + ½ P(g_i = g_j | i correct, j wrong)
     ```
 
-    NaN while all answers are right, or all wrong. The error against
+    The value is NaN while all predictions are correct, or all wrong. The error against
     `functional.failure_auroc` is below 1e-4 on the logits of CIFAR-10, CIFAR-100 and
     MNIST networks.
 
@@ -205,7 +205,7 @@ class FailureAUROC(RankingMetric):
 class RiskAtCoverage(RankingMetric):
     """Error of the most confident share κ of the samples.
 
-    The cell at the cut enters by the share that fits; the error against
+    The cell at the cut counts in part; the error against
     `functional.risk_at_coverage` is at most that cell's mass, as a share of κ·n, and
     below 1e-4 on the logits of CIFAR-10, CIFAR-100 and MNIST networks.
 
@@ -248,7 +248,7 @@ class RiskAtCoverage(RankingMetric):
 
 @serializable
 class CoverageAtRisk(RankingMetric):
-    """Largest coverage at which the error of what is accepted is at most r.
+    """Largest coverage at which the error of the accepted samples is at most r.
 
     The samples of a cell are accepted together or not at all. The coverage jumps where
     the risk stays near r, so there is no bound for all data; on the logits of CIFAR-10,
