@@ -159,6 +159,7 @@ def test_a_restored_fit_continues_the_schedule(tmp_path):
     expected = fit(whole, 4, LossSchedule(**schedules))
     stopped = model_of(AULoss(from_logits=True))
     stopped.build(X.shape)
+    stopped.build(X.shape)
     with pytest.raises(KeyboardInterrupt):
         fit(stopped, 4, LossSchedule(**schedules), backup(), Interrupt(1))
     again = model_of(AULoss(from_logits=True))
