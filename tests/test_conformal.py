@@ -21,7 +21,7 @@ from keras_selcal.conformal import (
     conformal_sets,
     conformal_threshold,
 )
-from keras_selcal.conformal.scores import Score, uniforms
+from keras_selcal.conformal.scores import NonconformityScore, uniforms
 
 METHODS = ["lac", "aps", "raps", "saps"]
 # Each method, not randomised and randomised.
@@ -66,7 +66,7 @@ def test_scores_are_the_formulas(method, seed, k):
     p[1] = 1 / k  # all tied
     u = np.ones(len(p))
     if seed is not None:
-        direction = Score.of(method, None, None, seed).direction(k)
+        direction = NonconformityScore.of(method, None, None, seed).direction(k)
         with np.errstate(divide="ignore"):
             u = uniforms(np.log(p), direction, np)[:, 0]
     expected = [
@@ -117,13 +117,15 @@ def test_logits_and_one_sigmoid_unit_give_the_same_scores():
 def test_random_numbers_are_uniform_and_independent_of_the_order():
     z = 4 * np.random.default_rng(0).normal(size=(4000, 10))
     log_p = np.log(softmax(z))
-    score = Score.of("aps", None, None, 0)
+    score = NonconformityScore.of("aps", None, None, 0)
     u = uniforms(log_p, score.direction(10), np)[:, 0]
     assert kstest(u, "uniform").pvalue > 1e-3
     confident = log_p.max(-1) > -0.02
     assert 300 < confident.sum() < 3700
     assert kstest(u[confident], "uniform").pvalue > 1e-3
-    other = uniforms(log_p, Score.of("aps", None, None, 1).direction(10), np)[:, 0]
+    other = uniforms(
+        log_p, NonconformityScore.of("aps", None, None, 1).direction(10), np
+    )[:, 0]
     assert abs(np.corrcoef(u, other)[0, 1]) < 0.06
     # The same sample gets the same number, wherever it stands.
     a = conformal_scores(z, None, method="aps", seed=5, from_logits=True)
@@ -135,7 +137,9 @@ def test_float32_scores_keep_the_precision_of_small_probabilities():
     """The layer tells classes of probability 1e-9 and 1e-12 apart."""
     p = np.array([[1 - 1e-9, 1e-9, 1e-12]], "float32")
     for method in ("lac", "aps"):
-        scores = numpy(Score.of(method, None, None, None).of_classes(p, 1.0, np))
+        scores = numpy(
+            NonconformityScore.of(method, None, None, None).of_classes(p, 1.0, np)
+        )
         assert (np.diff(scores[0]) > 0).all()
 
 

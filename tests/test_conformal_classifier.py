@@ -197,6 +197,8 @@ def test_unfitted_calibrator_is_fitted_on_every_other_sample():
     assert classifier.threshold == pytest.approx(q, abs=1e-5)
     assert classifier.record.n == 500
     # A fitted one is left as it is, and all samples select the threshold.
+    calibrator = TemperatureScaling().fit(3 * x[::2], y[::2])
+    classifier = ConformalClassifier(model, method="aps", calibrator=calibrator)
     classifier.fit(x, y, verbose=0)
     assert classifier.record.n == 1000
 
@@ -218,77 +220,6 @@ def test_too_few_samples_give_sets_of_all_classes():
         classifier.fit(x, y, verbose=0)
     assert classifier.threshold == math.inf
     assert classifier.predict(x, verbose=0).sets.all()
-
-
-def test_samples_of_weight_0_change_nothing():
-    x, y = draw()
-    padded = np.concatenate([x, np.full((50, 3), np.nan, "float32")])
-    labels = np.concatenate([y, np.full(50, -1)])
-    weight = np.arange(650) < 600
-    plain = ConformalClassifier(logits_model()).fit(x, y, verbose=0)
-    classifier = ConformalClassifier(logits_model())
-    classifier.fit(padded, labels, sample_weight=weight, verbose=0)
-    assert classifier.threshold == plain.threshold
-    new, new_y = draw(seed=1)
-    ours = classifier.evaluate(
-        np.concatenate([new, padded[600:]]),
-        np.concatenate([new_y, labels[600:]]),
-        sample_weight=weight,
-        verbose=0,
-    )
-    expected = plain.evaluate(new, new_y, verbose=0)
-    for name, value in expected.items():
-        np.testing.assert_allclose(ours[name], value)
-
-
-def test_ignored_classes_change_nothing(tmp_path):
-    x, y = draw()
-    classifier = ConformalClassifier(logits_model(), ignore_class=255)
-    labels = np.where(np.arange(600) < 500, y, 255)
-    classifier.fit(x, labels, verbose=0)
-    plain = ConformalClassifier(logits_model()).fit(x[:500], y[:500], verbose=0)
-    assert classifier.threshold == plain.threshold
-    assert classifier.record.n == 500
-    classifier.save(tmp_path / "a.keras")
-    assert ConformalClassifier.load(tmp_path / "a.keras").ignore_class == 255
-
-
-def test_tokens_need_groups():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(40, 5, 3)).astype("float32")
-    y = x.argmax(-1)
-    model = keras.Sequential([keras.Input((5, 3)), layers.Identity()])
-    classifier = ConformalClassifier(model)
-    with pytest.warns(UserWarning, match=r'Pass `groups="first_axis"'):
-        classifier.fit(x, y, verbose=0)
-    classifier.fit(x, y, groups="first_axis", verbose=0)
-    scores = conformal_scores(x, y, from_logits=True)
-    q = conformal_threshold(scores, 0.1, groups=np.repeat(np.arange(40), 5))
-    assert classifier.threshold == pytest.approx(q, abs=3e-6)
-    assert classifier.record.groups == 40
-    prediction = classifier.predict(x, verbose=0)
-    assert prediction.sets.shape == (40, 5, 3)
-    assert prediction.labels.shape == prediction.sizes.shape == (40, 5)
-    # Strata of sequences.
-    classifier.fit(x, y, groups=np.arange(40), strata=np.arange(40) % 2, verbose=0)
-    sets = classifier.predict(x, strata=np.arange(40) % 2, verbose=0).sets
-    assert sets.shape == (40, 5, 3)
-
-
-def test_masked_tokens_do_not_count():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(40, 5, 3)).astype("float32") + 0.1
-    y = rng.integers(0, 3, (40, 5))
-    padding = rng.random((40, 5)) < 0.4
-    x[padding] = 0
-    model = keras.Sequential([keras.Input((5, 3)), layers.Masking(), layers.Identity()])
-    classifier = ConformalClassifier(model)
-    classifier.fit(x, y, groups="first_axis", verbose=0)
-    group = np.repeat(np.arange(40), 5).reshape(40, 5)[~padding]
-    scores = conformal_scores(x[~padding], y[~padding], from_logits=True)
-    q = conformal_threshold(scores, 0.1, groups=group)
-    assert classifier.threshold == pytest.approx(q, abs=3e-6)
-    assert classifier.record.n == (~padding).sum()
 
 
 def test_predictions_that_are_not_finite_get_all_classes():

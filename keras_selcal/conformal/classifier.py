@@ -7,7 +7,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.data import LabelledOutputs, predict_with_labels
+from keras_selcal._core.data import (
+    LabelledOutputs,
+    predict_masked,
+    predict_with_labels,
+)
 from keras_selcal._core.models import (
     append_layer,
     check_extensible,
@@ -19,12 +23,12 @@ from keras_selcal._core.samples import to_numpy
 from keras_selcal._core.validation import refuse
 from keras_selcal.calibrators import Calibrator
 from keras_selcal.conformal.arrays import check_alpha
-from keras_selcal.conformal.evaluation import evaluate_sets, mean_by
-from keras_selcal.conformal.fitting import fit_layer
+from keras_selcal.conformal.evaluation import evaluate_rows
+from keras_selcal.conformal.fitting import OPTIONS, fit_layer
 from keras_selcal.conformal.layer import ConformalLayer
 from keras_selcal.conformal.results import ConformalPrediction, ConformalRecord
 from keras_selcal.conformal.samples import LabelledRows, spread
-from keras_selcal.conformal.scores import Score
+from keras_selcal.conformal.scores import NonconformityScore
 
 
 class ConformalClassifier:
@@ -131,11 +135,12 @@ class ConformalClassifier:
             refuse("penalty", penalty, "a number, or 'auto' with RAPS and SAPS")
         if automatic and k_reg is not None:
             refuse("k_reg", k_reg, "None with penalty='auto', which selects it")
-        Score.of(method, None if automatic else penalty, k_reg, seed)
+        NonconformityScore.of(method, None if automatic else penalty, k_reg, seed)
         self.model = model
         self.method = method
         self.alpha = check_alpha(alpha)
-        self.calibrator = calibrator
+        # What `fit` starts from each time, and what it has fitted.
+        self._given_calibrator = self.calibrator = calibrator
         self.penalty = penalty
         self.k_reg = k_reg
         self.seed = seed
@@ -225,19 +230,8 @@ class ConformalClassifier:
             )
         digest = rows.digest()
         # Only assigned at the end: a fit that fails changes nothing.
-        layer, self.calibrator = fit_layer(
-            rows,
-            method=self.method,
-            alpha=self.alpha,
-            calibrator=self.calibrator,
-            penalty=self.penalty,
-            k_reg=self.k_reg,
-            seed=self.seed,
-            class_conditional=self.class_conditional,
-            allow_empty=self.allow_empty,
-            from_logits=self.from_logits,
-            ignore_class=self.ignore_class,
-        )
+        options = {name: getattr(self, name) for name in OPTIONS}
+        layer, self.calibrator = fit_layer(rows, self._given_calibrator, **options)
         self._layer = layer
         self._fitted_on = digest
         return self
@@ -252,6 +246,8 @@ class ConformalClassifier:
     ) -> ConformalPrediction:
         """Returns the sets and the most probable classes.
 
+        Masked tokens have an empty set and the label −1.
+
         Args:
             x: whatever `keras.Model.predict` takes.
             strata: as in `fit`, if that had strata.
@@ -259,8 +255,8 @@ class ConformalClassifier:
             verbose: as in `keras.Model.predict`.
         """
         self._fitted()
-        outputs = self.model.predict(x, batch_size=batch_size, verbose=verbose)
-        answer = self._answer(outputs, strata)
+        outputs, mask = predict_masked(self.model, x, batch_size, verbose)
+        answer = self._answer(outputs, strata, mask)
         return ConformalPrediction(answer["sets"], answer["labels"])
 
     def predict_proba(
@@ -276,7 +272,7 @@ class ConformalClassifier:
             verbose: as in `keras.Model.predict`.
         """
         layer = self._fitted()
-        outputs = self.model.predict(x, batch_size=batch_size, verbose=verbose)
+        outputs, _ = predict_masked(self.model, x, batch_size, verbose)
         return to_numpy(layer.of_classes(ops.convert_to_tensor(outputs))[0])
 
     def evaluate(
@@ -285,16 +281,22 @@ class ConformalClassifier:
         y: Any = None,
         *,
         sample_weight: Any = None,
+        groups: Any = None,
         strata: Any = None,
         batch_size: int | None = None,
         verbose: Any = "auto",
     ) -> dict[str, Any]:
-        """Returns how the sets do on labelled data, not those of `fit`.
+        """Returns the figures of the sets on other labelled data than in `fit`.
+
+        Masked tokens, samples of weight 0 and ignored classes do not count.
 
         Args:
             x: as in `fit`.
             y: as in `fit`.
             sample_weight: weights of the samples in all averages.
+            groups: as in `fit`. Each group then counts as one sample in all averages,
+                as it does in the guarantee. If `fit` had groups, tokens and pixels are
+                grouped by the first axis by default.
             strata: as in `fit`, if that had strata.
             batch_size: where `x` is arrays.
             verbose: as in `keras.Model.predict`.
@@ -307,7 +309,9 @@ class ConformalClassifier:
         found = predict_with_labels(
             self.model, x, y, batch_size, verbose, sample_weight
         )
-        rows = LabelledRows.of(*found, self.ignore_class, None, strata, layer.strata)
+        if groups is None and layer.record and layer.record.groups is not None:
+            groups = "first_axis"
+        rows = LabelledRows.of(*found, self.ignore_class, groups, strata, layer.strata)
         if self._fitted_on == rows.digest():
             warnings.warn(
                 "The classifier is evaluated on the data that its threshold was "
@@ -315,17 +319,7 @@ class ConformalClassifier:
                 stacklevel=2,
             )
         answer = self._answer(rows.outputs, rows.stratum_names())
-        sets, w = answer["sets"], rows.weight
-        figures = evaluate_sets(rows.labels, sets, sample_weight=w)
-        right = answer["labels"] == rows.labels
-        figures["accuracy"] = float(np.average(right, weights=w))
-        if layer.strata is not None and rows.strata is not None:
-            covered = sets[np.arange(len(sets)), rows.labels]
-            means = mean_by(rows.strata, covered, w, len(layer.strata))
-            figures["stratum_coverage"] = dict(
-                zip(layer.strata, means.tolist(), strict=True)
-            )
-        return figures
+        return evaluate_rows(rows, answer["sets"], answer["labels"])
 
     def as_model(self) -> keras.Model:
         """Returns a Keras model that does it all, to save, export or serve.
@@ -345,23 +339,16 @@ class ConformalClassifier:
         return keras.Model([inputs, strata], outputs, name=f"sets_of_{self.model.name}")
 
     def save(self, path: Any) -> None:
-        """Saves model, calibrator, score and thresholds as one .keras file.
-
-        Args:
-            path: ends in .keras.
-        """
+        """Saves model, calibrator, score and thresholds as one file, `path.keras`."""
         if not str(path).endswith(".keras"):
             refuse("path", str(path), "a path that ends in .keras")
         self.as_model().save(path)
 
     @classmethod
     def load(cls, path: Any) -> "ConformalClassifier":
-        """Loads what `save` has written, on this or any other backend.
+        """Loads the file that `save` has written, on this or any other backend.
 
         With a seed, rounding can move single classes in or out of a set on another.
-
-        Args:
-            path: of a .keras file.
         """
         loaded = keras.saving.load_model(path, compile=False)
         parts = list(getattr(loaded, "layers", ()))
@@ -388,13 +375,20 @@ class ConformalClassifier:
             raise ValueError("This ConformalClassifier has no threshold: call `fit`.")
         return self._layer
 
-    def _answer(self, outputs: np.ndarray, strata: Any) -> dict[str, np.ndarray]:
+    def _answer(
+        self, outputs: np.ndarray, strata: Any, mask: np.ndarray | None = None
+    ) -> dict[str, np.ndarray]:
         layer = self._fitted()
-        if layer.strata is None:
-            if strata is not None:
-                refuse("strata", strata, "None: `fit` had no strata")
-            answer = layer(ops.convert_to_tensor(outputs))
-        else:
+        index = None
+        if layer.strata is not None:
             index = spread("strata", strata, outputs.shape[:-1], layer.strata)
-            answer = layer(ops.convert_to_tensor(outputs), ops.convert_to_tensor(index))
+        elif strata is not None:
+            refuse("strata", strata, "None: `fit` had no strata")
+        parts = {"inputs": outputs, "strata": index, "mask": mask}
+        tensors = {
+            name: ops.convert_to_tensor(part)
+            for name, part in parts.items()
+            if part is not None
+        }
+        answer = layer(**tensors)
         return {name: to_numpy(value) for name, value in answer.items()}

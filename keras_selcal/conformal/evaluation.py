@@ -7,6 +7,7 @@ import numpy as np
 from keras_selcal._core.samples import to_numpy, to_weight
 from keras_selcal._core.validation import refuse
 from keras_selcal.conformal.arrays import check_classes
+from keras_selcal.conformal.samples import LabelledRows
 
 
 def evaluate_sets(
@@ -61,6 +62,26 @@ def evaluate_sets(
         "size_coverage": mean_by(sizes, covered, w, k + 1),
         "size_rate": np.bincount(sizes, w, k + 1) / w.sum(),
     }
+
+
+def evaluate_rows(
+    rows: LabelledRows, sets: np.ndarray, answers: np.ndarray
+) -> dict[str, Any]:
+    """Returns the figures of `ConformalClassifier.evaluate`.
+
+    Args:
+        rows: labels, weights, groups and strata of n samples.
+        sets: which classes each set holds, (n, k).
+        answers: the most probable classes, (n,).
+    """
+    w = rows.balanced_weight()
+    figures = evaluate_sets(rows.labels, sets, sample_weight=w)
+    figures["accuracy"] = float(np.average(answers == rows.labels, weights=w))
+    if rows.names is not None and rows.strata is not None:
+        covered = sets[np.arange(len(sets)), rows.labels]
+        means = mean_by(rows.strata, covered, w, len(rows.names))
+        figures["stratum_coverage"] = dict(zip(rows.names, means.tolist(), strict=True))
+    return figures
 
 
 def mean_by(

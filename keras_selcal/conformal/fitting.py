@@ -14,16 +14,29 @@ from keras_selcal.calibrators import CalibrationLayer, Calibrator
 from keras_selcal.conformal.layer import ConformalLayer
 from keras_selcal.conformal.results import ConformalRecord
 from keras_selcal.conformal.samples import LabelledRows
-from keras_selcal.conformal.scores import Score
+from keras_selcal.conformal.scores import NonconformityScore
 from keras_selcal.conformal.threshold import choose_penalty, conformal_threshold
+
+# Attributes of `ConformalClassifier` that `fit_layer` takes.
+OPTIONS = (
+    "method",
+    "alpha",
+    "penalty",
+    "k_reg",
+    "seed",
+    "class_conditional",
+    "allow_empty",
+    "from_logits",
+    "ignore_class",
+)
 
 
 def fit_layer(
     rows: LabelledRows,
+    calibrator: Calibrator | None,
     *,
     method: str,
     alpha: float,
-    calibrator: Calibrator | None,
     penalty: Any,
     k_reg: int | None,
     seed: int | None,
@@ -33,7 +46,9 @@ def fit_layer(
 ) -> tuple[ConformalLayer, Calibrator | None]:
     """Returns the fitted layer and calibrator, see `ConformalClassifier`."""
     automatic = penalty == "auto"
-    score = Score.of(method, None if automatic else penalty, k_reg, seed).config()
+    score = NonconformityScore.of(
+        method, None if automatic else penalty, k_reg, seed
+    ).config()
     unfitted = calibrator is not None and not calibrator.fitted
     if unfitted or automatic:
         first, rows = rows.halves()

@@ -12,7 +12,10 @@ from keras_selcal._core.outputs import two_columns
 from keras_selcal._core.saving import deserialize_if_config, serializable
 from keras_selcal.calibrators import CalibrationLayer
 from keras_selcal.conformal.results import ConformalRecord
-from keras_selcal.conformal.scores import Score, fill_empty, uniforms
+from keras_selcal.conformal.scores import NonconformityScore, fill_empty, uniforms
+
+# Label of masked samples.
+MASKED = -1
 
 
 @serializable
@@ -22,7 +25,8 @@ class ConformalLayer(keras.layers.Layer):
     Maps a model's output (..., k) to a dict of `probabilities` (..., k), `sets`
     (..., k), boolean, `sizes` (...) and `labels` (...), the most probable classes. The
     output (..., 1) of one sigmoid unit has k = 2 classes. A sample whose probabilities
-    are not finite gets a set of all classes.
+    are not finite gets a set of all classes, and a masked one an empty set and the
+    label −1.
 
     Args:
         num_classes: k.
@@ -64,7 +68,7 @@ class ConformalLayer(keras.layers.Layer):
         self.num_classes = num_classes
         self.from_logits = from_logits
         self.calibration = calibration
-        self.score = Score.of(method, penalty, k_reg, seed)
+        self.score = NonconformityScore.of(method, penalty, k_reg, seed)
         self.allow_empty = allow_empty
         self.class_conditional = class_conditional
         self.strata = None if strata is None else list(strata)
@@ -85,6 +89,7 @@ class ConformalLayer(keras.layers.Layer):
                 trainable=False,
             )
             self._direction.assign(self.score.direction(num_classes))
+        self.supports_masking = True
         self.built = True
 
     @property
@@ -96,7 +101,13 @@ class ConformalLayer(keras.layers.Layer):
     def thresholds(self, values: np.ndarray) -> None:
         self._thresholds.assign(values)
 
-    def call(self, inputs: Tensor, strata: Tensor | None = None) -> dict[str, Tensor]:
+    def call(
+        self,
+        inputs: Tensor,
+        strata: Tensor | None = None,
+        mask: Tensor | None = None,
+        inputs_mask: Tensor | None = None,
+    ) -> dict[str, Tensor]:
         probabilities, scores = self.of_classes(inputs)
         thresholds = ops.convert_to_tensor(self._thresholds)
         if self.strata is not None:
@@ -111,12 +122,25 @@ class ConformalLayer(keras.layers.Layer):
             sets = fill_empty(sets, probabilities, ops)
         finite = ops.isfinite(ops.sum(probabilities, axis=-1, keepdims=True))
         sets = ops.logical_or(sets, ops.logical_not(finite))
+        labels = ops.cast(self._labels(inputs, probabilities), "int32")
+        # Keras fills the second one if there are strata too.
+        mask = inputs_mask if mask is None else mask
+        if mask is not None:
+            mask = ops.reshape(
+                ops.cast(mask, "bool"),
+                (*ops.shape(mask), *(1,) * (len(labels.shape) - len(mask.shape))),
+            )
+            sets = ops.logical_and(sets, ops.expand_dims(mask, -1))
+            labels = ops.where(mask, labels, MASKED)
         return {
             "probabilities": probabilities,
             "sets": sets,
             "sizes": ops.sum(ops.cast(sets, "int32"), axis=-1),
-            "labels": ops.cast(self._labels(inputs, probabilities), "int32"),
+            "labels": labels,
         }
+
+    def compute_mask(self, inputs: Tensor, previous_mask: Any = None) -> None:
+        """Returns None: `sets` and `labels` have the mask in them."""
 
     def _labels(self, inputs: Tensor, probabilities: Tensor) -> Tensor:
         labels = ops.argmax(probabilities, axis=-1)

@@ -10,8 +10,10 @@ class ConformalPrediction(NamedTuple):
     """Answers of a conformal classifier.
 
     Attributes:
-        sets: which classes each set holds, boolean (..., k).
-        labels: the most probable classes (...), whether their set holds them or not.
+        sets: which classes each set holds, boolean (..., k). Those of masked tokens
+            are empty.
+        labels: the most probable classes (...), whether their set holds them or not;
+            −1 for masked tokens.
         sizes: how many classes each set holds, (...).
     """
 

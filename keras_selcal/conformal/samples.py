@@ -122,6 +122,13 @@ class LabelledRows:
         """Returns the name of each sample's stratum."""
         return None if self.names is None else np.asarray(self.names)[self.strata]
 
+    def balanced_weight(self) -> np.ndarray:
+        """Returns weights that sum to 1 in each group."""
+        if self.groups is None:
+            return self.weight
+        _, group = np.unique(self.groups, return_inverse=True)
+        return np.asarray(self.weight / np.bincount(group, self.weight)[group])
+
     def halves(self) -> tuple["LabelledRows", "LabelledRows"]:
         """Returns every other sample, or group, and the rest."""
         unit = np.arange(len(self.labels))

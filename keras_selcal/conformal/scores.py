@@ -28,7 +28,7 @@ _LEAST_LOG_P = -60.0
 
 
 @dataclass(frozen=True)
-class Score:
+class NonconformityScore:
     """A nonconformity score with its parameters; see `conformal_scores`.
 
     The same code computes scores in NumPy and in `keras.ops`. It returns them minus
@@ -42,7 +42,9 @@ class Score:
     seed: int | None = None
 
     @classmethod
-    def of(cls, method: str, penalty: Any, k_reg: Any, seed: Any) -> "Score":
+    def of(
+        cls, method: str, penalty: Any, k_reg: Any, seed: Any
+    ) -> "NonconformityScore":
         """Returns the score with checked parameters and the defaults of its method."""
         check_choice("method", method, METHODS)
         if penalty is None:
@@ -202,7 +204,7 @@ def conformal_scores(
     - Angelopoulos & Bates, [A Gentle Introduction to Conformal
       Prediction](https://arxiv.org/abs/2107.07511) (the defaults of RAPS)
     """
-    score = Score.of(method, penalty, k_reg, seed)
+    score = NonconformityScore.of(method, penalty, k_reg, seed)
     p = to_probabilities(probabilities, from_logits)
     if labels is None:
         return all_scores(score, p)
@@ -258,7 +260,7 @@ def conformal_sets(
     array([[ True, False, False],
            [ True,  True,  True]])
     """
-    score = Score.of(method, penalty, k_reg, seed)
+    score = NonconformityScore.of(method, penalty, k_reg, seed)
     p = to_probabilities(probabilities, from_logits)
     q = to_numpy(threshold).astype("float64")
     if np.isnan(q).any():
@@ -275,7 +277,7 @@ def conformal_sets(
     return found if allow_empty else fill_empty(found, p, np)
 
 
-def all_scores(score: Score, p: np.ndarray) -> np.ndarray:
+def all_scores(score: NonconformityScore, p: np.ndarray) -> np.ndarray:
     """Returns the scores of all classes in NumPy, (..., k)."""
     u: Any = 1.0
     if score.seed is not None:

@@ -1,0 +1,159 @@
+"""Masks, weights, ignored classes and groups of classifiers that answer with sets."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+from keras_selcal import ConformalClassifier, TemperatureScaling
+from keras_selcal.conformal import conformal_scores, conformal_threshold
+
+
+def draw(n=600, k=3, seed=0):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, k, n)
+    x = 2 * np.eye(k)[y] + rng.normal(size=(n, k))
+    return x.astype("float32"), y
+
+
+def logits_model(k=3):
+    return keras.Sequential([keras.Input((k,)), layers.Identity()])
+
+
+def masked_tokens(n=40, length=5, seed=0):
+    """Returns inputs, labels, which tokens are padding, and a model that masks them."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, length, 3)).astype("float32") + 0.1
+    y = rng.integers(0, 3, (n, length))
+    padding = rng.random((n, length)) < 0.4
+    x[padding] = 0
+    model = keras.Sequential(
+        [keras.Input((length, 3)), layers.Masking(), layers.Identity()]
+    )
+    return x, y, padding, model
+
+
+def test_samples_of_weight_0_change_nothing():
+    x, y = draw()
+    padded = np.concatenate([x, np.full((50, 3), np.nan, "float32")])
+    labels = np.concatenate([y, np.full(50, -1)])
+    weight = np.arange(650) < 600
+    plain = ConformalClassifier(logits_model()).fit(x, y, verbose=0)
+    classifier = ConformalClassifier(logits_model())
+    classifier.fit(padded, labels, sample_weight=weight, verbose=0)
+    assert classifier.threshold == plain.threshold
+    new, new_y = draw(seed=1)
+    ours = classifier.evaluate(
+        np.concatenate([new, padded[600:]]),
+        np.concatenate([new_y, labels[600:]]),
+        sample_weight=weight,
+        verbose=0,
+    )
+    expected = plain.evaluate(new, new_y, verbose=0)
+    for name, value in expected.items():
+        np.testing.assert_allclose(ours[name], value)
+
+
+def test_ignored_classes_change_nothing(tmp_path):
+    x, y = draw()
+    classifier = ConformalClassifier(logits_model(), ignore_class=255)
+    labels = np.where(np.arange(600) < 500, y, 255)
+    classifier.fit(x, labels, verbose=0)
+    plain = ConformalClassifier(logits_model()).fit(x[:500], y[:500], verbose=0)
+    assert classifier.threshold == plain.threshold
+    assert classifier.record.n == 500
+    classifier.save(tmp_path / "a.keras")
+    assert ConformalClassifier.load(tmp_path / "a.keras").ignore_class == 255
+
+
+def test_tokens_need_groups():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 5, 3)).astype("float32")
+    y = x.argmax(-1)
+    model = keras.Sequential([keras.Input((5, 3)), layers.Identity()])
+    classifier = ConformalClassifier(model)
+    with pytest.warns(UserWarning, match=r'Pass `groups="first_axis"'):
+        classifier.fit(x, y, verbose=0)
+    classifier.fit(x, y, groups="first_axis", verbose=0)
+    scores = conformal_scores(x, y, from_logits=True)
+    q = conformal_threshold(scores, 0.1, groups=np.repeat(np.arange(40), 5))
+    assert classifier.threshold == pytest.approx(q, abs=3e-6)
+    assert classifier.record.groups == 40
+    prediction = classifier.predict(x, verbose=0)
+    assert prediction.sets.shape == (40, 5, 3)
+    assert prediction.labels.shape == prediction.sizes.shape == (40, 5)
+    # Strata of sequences.
+    classifier.fit(x, y, groups=np.arange(40), strata=np.arange(40) % 2, verbose=0)
+    sets = classifier.predict(x, strata=np.arange(40) % 2, verbose=0).sets
+    assert sets.shape == (40, 5, 3)
+
+
+def test_masked_tokens_do_not_count():
+    x, y, padding, model = masked_tokens()
+    classifier = ConformalClassifier(model)
+    classifier.fit(x, y, groups="first_axis", verbose=0)
+    group = np.repeat(np.arange(40), 5).reshape(40, 5)[~padding]
+    scores = conformal_scores(x[~padding], y[~padding], from_logits=True)
+    q = conformal_threshold(scores, 0.1, groups=group)
+    assert classifier.threshold == pytest.approx(q, abs=3e-6)
+    assert classifier.record.n == (~padding).sum()
+
+
+@pytest.mark.parametrize("stratified", [False, True])
+def test_masked_tokens_get_empty_sets_and_no_label(stratified, tmp_path):
+    x, y, padding, model = masked_tokens()
+    classifier = ConformalClassifier(model, allow_empty=False)
+    strata = {"strata": np.arange(40) % 2} if stratified else {}
+    classifier.fit(x, y, groups="first_axis", verbose=0, **strata)
+    prediction = classifier.predict(x, verbose=0, **strata)
+    assert not prediction.sets[padding].any()
+    assert (prediction.labels[padding] == -1).all()
+    assert (prediction.sizes[~padding] > 0).all()
+    np.testing.assert_array_equal(prediction.labels[~padding], x.argmax(-1)[~padding])
+    # So does the saved model, which Keras gives the mask.
+    classifier.save(tmp_path / "a.keras")
+    saved = keras.saving.load_model(tmp_path / "a.keras")
+    given = [x, strata["strata"]] if stratified else x
+    answer = saved.predict(given, verbose=0)
+    np.testing.assert_array_equal(answer["sets"], prediction.sets)
+    np.testing.assert_array_equal(answer["labels"], prediction.labels)
+
+
+def test_evaluation_counts_groups_as_the_guarantee_does():
+    x, y, padding, model = masked_tokens()
+    classifier = ConformalClassifier(model, alpha=0.3)
+    classifier.fit(x, y, groups="first_axis", verbose=0)
+    new, new_y, padding, _ = masked_tokens(60, seed=1)
+    sets = classifier.predict(new, verbose=0).sets
+    covered = np.take_along_axis(sets, new_y[..., None], -1)[..., 0]
+    real = [c[~p] for c, p in zip(covered, padding, strict=True) if not p.all()]
+    by_sequence = np.mean([tokens.mean() for tokens in real])
+    assert by_sequence != np.concatenate(real).mean()
+    figures = classifier.evaluate(new, new_y, verbose=0)
+    assert figures["coverage"] == pytest.approx(by_sequence)
+    # Two sequences as one group.
+    groups = np.arange(60) // 2
+    pairs = [
+        covered[g : g + 2][~padding[g : g + 2]].mean()
+        for g in range(0, 60, 2)
+        if not padding[g : g + 2].all()
+    ]
+    figures = classifier.evaluate(new, new_y, groups=groups, verbose=0)
+    assert figures["coverage"] == pytest.approx(np.mean(pairs))
+    # Without groups in `fit`, each token counts.
+    with pytest.warns(UserWarning, match="first_axis"):
+        classifier.fit(x, y, verbose=0)
+    sets = classifier.predict(new, verbose=0).sets
+    covered = np.take_along_axis(sets, new_y[..., None], -1)[..., 0]
+    figures = classifier.evaluate(new, new_y, verbose=0)
+    assert figures["coverage"] == pytest.approx(covered[~padding].mean())
+
+
+def test_a_second_fit_fits_the_calibrator_anew():
+    """Or its data would be those that the threshold is selected on."""
+    x, y = draw()
+    classifier = ConformalClassifier(logits_model(), calibrator=TemperatureScaling())
+    first = classifier.fit(3 * x, y, verbose=0).calibrator.temperature
+    second = classifier.fit(x, y, verbose=0)
+    assert second.calibrator.temperature == pytest.approx(first / 3, rel=1e-3)
+    assert second.record.n == 300
