@@ -1,108 +1,34 @@
-"""Calibrated probabilities and the right to abstain, for Keras 3."""
+"""Calibrated probabilities and the right to abstain, for Keras 3.
+
+Names are imported at their first use, because Keras and its backend take seconds to
+import and the command line needs them only after it has read its arguments. If Keras
+has been imported before, everything is imported at once: `keras.saving.load_model`
+then finds the classes of a saved model after `import keras_selcal` alone.
+"""
 
 import sys
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
-from keras_selcal._version import __version__
+from keras_selcal._version import __version__ as __version__
 
-# `python -m keras_selcal` imports this package before its `__main__`, which prints help
-# and chooses a backend before it imports Keras.
-if sys.argv[:1] != ["-m"] or "keras_selcal" not in sys.orig_argv:
-    from keras_selcal import (
-        analysis,
-        calibrators,
-        callbacks,
-        conformal,
-        csf,
-        functional,
-        losses,
-        metrics,
-        plots,
-        report,
-        selective,
-    )
-    from keras_selcal.calibrators import (
-        DirichletCalibration,
-        HistogramBinning,
-        IsotonicCalibration,
-        MetaAcc,
-        MetaMis,
-        StructuredMatrixScaling,
-        StructuredVectorScaling,
-        TemperatureScaling,
-        VectorScaling,
-    )
-    from keras_selcal.callbacks import (
-        CalibrateAtEnd,
-        CalibrationMonitor,
-        LossSchedule,
-    )
-    from keras_selcal.conformal import ConformalClassifier
-    from keras_selcal.losses import (
-        AULoss,
-        AURCLoss,
-        DualFocalLoss,
-        FocalLoss,
-        InverseFocalLoss,
-        KDECrossentropy,
-        ReweightedLoss,
-    )
-    from keras_selcal.metrics import (
-        AUGRC,
-        AURC,
-        BrierScore,
-        ClasswiseCalibrationError,
-        CoverageAtRisk,
-        ExcessAURC,
-        ExpectedCalibrationError,
-        FailureAUROC,
-        RiskAtCoverage,
-    )
-    from keras_selcal.report import CalibrationReport
-    from keras_selcal.selective import SelectiveClassifier, select_threshold
 
-__all__ = [
-    "AUGRC",
-    "AURC",
-    "AULoss",
-    "AURCLoss",
-    "BrierScore",
-    "CalibrateAtEnd",
-    "CalibrationMonitor",
-    "CalibrationReport",
-    "ClasswiseCalibrationError",
-    "ConformalClassifier",
-    "CoverageAtRisk",
-    "DirichletCalibration",
-    "DualFocalLoss",
-    "ExcessAURC",
-    "ExpectedCalibrationError",
-    "FailureAUROC",
-    "FocalLoss",
-    "HistogramBinning",
-    "InverseFocalLoss",
-    "IsotonicCalibration",
-    "KDECrossentropy",
-    "LossSchedule",
-    "MetaAcc",
-    "MetaMis",
-    "ReweightedLoss",
-    "RiskAtCoverage",
-    "SelectiveClassifier",
-    "StructuredMatrixScaling",
-    "StructuredVectorScaling",
-    "TemperatureScaling",
-    "VectorScaling",
-    "__version__",
-    "analysis",
-    "calibrators",
-    "callbacks",
-    "conformal",
-    "csf",
-    "functional",
-    "losses",
-    "metrics",
-    "plots",
-    "report",
-    "select_threshold",
-    "selective",
-]
+def __getattr__(name: str) -> Any:
+    if not name.startswith("_") and find_spec(f"{__name__}.{name}"):
+        return import_module(f"{__name__}.{name}")
+    if not name.startswith("_") or name == "__all__":
+        api = vars(import_module(f"{__name__}._api"))
+        if name in api:
+            globals()[name] = api[name]
+            return api[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    names: list[str] = __getattr__("__all__")
+    return names
+
+
+if TYPE_CHECKING or "keras" in sys.modules:
+    from keras_selcal._api import *  # noqa: F403

@@ -27,6 +27,7 @@ LAYERS = [
     "keras_selcal.report",
     "keras_selcal.callbacks",
     "keras_selcal.__main__",
+    "keras_selcal._api",
     "keras_selcal",
     "recipes",
 ]
