@@ -157,3 +157,24 @@ def test_a_second_fit_fits_the_calibrator_anew():
     second = classifier.fit(x, y, verbose=0)
     assert second.calibrator.temperature == pytest.approx(first / 3, rel=1e-3)
     assert second.record.n == 300
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("method", ["lac", "aps", "raps", "saps"])
+def test_masked_classes_equal_a_logit_of_minus_ten_thousand(method, seed):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 600)
+    x = (2 * np.eye(3)[y] + rng.normal(size=(600, 3))).astype("float32")
+    x[np.arange(600), (y + 1) % 3] = -np.inf
+    finite = np.maximum(x, np.float32(-1e4))
+    seed = None if method == "lac" else seed
+    model = keras.Sequential([keras.Input((3,)), layers.Identity()])
+    one, two = (
+        ConformalClassifier(model, method=method, seed=seed).fit(z, y, verbose=0)
+        for z in (x, finite)
+    )
+    assert one.threshold == pytest.approx(two.threshold, abs=1e-6)
+    sets = one.predict(x, verbose=0).sets
+    np.testing.assert_array_equal(sets, two.predict(finite, verbose=0).sets)
+    with pytest.raises(ValueError, match="masked classes"):
+        one.fit(np.full_like(x, -np.inf), y, verbose=0)

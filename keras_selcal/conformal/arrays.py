@@ -20,8 +20,9 @@ def to_probabilities(outputs: Any, from_logits: bool) -> np.ndarray:
         refuse("probabilities", z.shape, "(..., k) with at least one sample")
     if z.ndim == 1 or z.shape[-1] == 1:
         z = two_columns(z if z.ndim == 1 else z[..., 0], from_logits, np)
-    if np.isnan(z).any() or np.isposinf(z).any():
-        refuse("probabilities", "NaN or +inf", "finite (a logit may be −inf)")
+    if not np.isfinite(z.max(axis=-1)).all():
+        allowed = "finite (a logit may be −inf, but not all of a sample)"
+        refuse("probabilities", "NaN or infinite", allowed)
     if from_logits:
         z = np.exp(z - z.max(axis=-1, keepdims=True))
         return np.asarray(z / z.sum(axis=-1, keepdims=True))

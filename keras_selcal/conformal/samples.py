@@ -99,8 +99,10 @@ class LabelledRows:
         z = z if z.dtype == np.float64 else z.astype("float32")
         if len(z) == 0:
             refuse("x", 0, "data of at least one sample that counts")
-        if not np.isfinite(z).all():
-            refuse("x", z[~np.isfinite(z)][0], "data for which the outputs are finite")
+        bad = ~np.isfinite(z.max(axis=-1))
+        if bad.any():
+            allowed = "data for which the outputs are finite, or −∞ for masked classes"
+            refuse("x", z[bad][0], allowed)
         y = check_classes(y[counts], (len(z), k))
         if isinstance(groups, str) and groups == "first_axis":
             groups = np.arange(lead[0])
