@@ -1,5 +1,7 @@
 """Schedules of the losses' hyperparameters: values, one compilation, no leftovers."""
 
+import gc
+
 import keras
 import numpy as np
 import pytest
@@ -108,16 +110,26 @@ class Interrupt(keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
-def test_an_interrupted_fit_leaves_nothing_behind():
+def test_an_interrupted_fit_keeps_its_values_until_the_schedule_is_used_again():
     model = model_of(AULoss(from_logits=True))
     schedule = LossSchedule(strength=[(0, 0.0), (4, 1.0)])
     with pytest.raises(KeyboardInterrupt):
         fit(model, 5, schedule, Interrupt(1))
+    assert model.loss.strength == 0.25
+    # The loss goes on with the last value, which is still in the logs.
+    assert fit(model, 1)["strength"] == [0.25]
+    fit(model, 1, schedule)
+    assert clean(model)
+
+
+def test_an_interrupted_fit_leaves_nothing_behind_once_the_schedule_is_gone():
+    model = model_of(AULoss(from_logits=True))
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, 5, LossSchedule(strength=[(0, 0.0), (4, 1.0)]), Interrupt(1))
+    gc.collect()
     assert clean(model)
     assert model.loss.strength == 0.25
     assert set(fit(model, 1)) == {"loss"}
-    fit(model, 1, schedule)
-    assert clean(model)
 
 
 SCHEDULABLE = {

@@ -9,13 +9,14 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.label_rows import first_class, label_rows
 from keras_selcal._core.ops import Tensor, as_float, mask_of, safe_log
 from keras_selcal._core.outputs import (
     SUM_TOLERANCE,
     Outputs,
     broadcast_weight,
     finite_log_p,
+    first_class,
+    label_rows,
 )
 from keras_selcal._core.samples import check_values
 

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.data import predict_with_labels
+from keras_selcal._core.data import LabelledOutputs, predict_with_labels
 from keras_selcal._core.models import append_layer, gives_logits
 from keras_selcal._core.ops import TINY, Tensor, as_float
 from keras_selcal._core.outputs import Outputs, two_columns
@@ -87,7 +87,7 @@ class Calibrator(ABC):
         ignore_class: int | None = None,
         axis: int = -1,
     ) -> None:
-        self._outputs = Outputs(from_logits, multi_label, ignore_class, axis=axis)
+        self.outputs = Outputs(from_logits, multi_label, ignore_class, axis=axis)
         if multi_label and self._single_label_because:
             refuse("multi_label", multi_label, f"False: {self._single_label_because}")
         self._parameters: Parameters | None = None
@@ -112,12 +112,12 @@ class Calibrator(ABC):
     @property
     def from_logits(self) -> bool:
         """Whether the calibrator takes logits instead of probabilities."""
-        return self._outputs.from_logits
+        return self.outputs.from_logits
 
     @property
     def multi_label(self) -> bool:
         """Whether the outputs are independent sigmoids."""
-        return self._outputs.multi_label
+        return self.outputs.multi_label
 
     @property
     def fitted(self) -> bool:
@@ -150,7 +150,13 @@ class Calibrator(ABC):
             sample_weight: how many samples each one counts for, (...). Weights that
                 sum to less than the number of samples are scaled up to it.
         """
-        return self._fit_as(self._outputs, logits, labels, sample_weight)
+        return self._fit_as(self.outputs, logits, labels, sample_weight)
+
+    def fitted_copy(self: C, found: LabelledOutputs, outputs: Outputs) -> C:
+        """Returns a copy that is fitted to a model's outputs, which `outputs` describes
+        instead of the calibrator's own options.
+        """
+        return copy.copy(self)._fit_as(outputs, *found)
 
     def _fit_as(
         self: C, outputs: Outputs, logits: Any, labels: Any, sample_weight: Any
@@ -229,15 +235,13 @@ class Calibrator(ABC):
         found = predict_with_labels(
             model, x, y, batch_size, verbose, sample_weight=sample_weight
         )
-        outputs = replace(
-            self._outputs, from_logits=self._model_gives(model, from_logits)
-        )
-        return self._fit_as(outputs, *found)
+        return self._fit_as(self.outputs_of(model, from_logits), *found)
 
-    def _model_gives(self, model: keras.Model, from_logits: bool | None) -> bool:
+    def outputs_of(self, model: keras.Model, from_logits: bool | None) -> Outputs:
+        """Returns what a model's outputs mean, with `from_logits` as in `fit_model`."""
         if from_logits is None and not self.from_logits:
-            return False
-        return gives_logits(model, from_logits)
+            from_logits = False
+        return replace(self.outputs, from_logits=gives_logits(model, from_logits))
 
     def __call__(self, logits: Any) -> Tensor:
         """Returns calibrated probabilities, in the shape of the outputs.
@@ -268,10 +272,10 @@ class Calibrator(ABC):
     def _check_shape(self, shape: Sequence[int | None]) -> None:
         assert self._fitted is not None
         k = self._fitted.num_classes
-        if self._outputs.is_one_unit(tuple(shape)):
+        if self.outputs.is_one_unit(tuple(shape)):
             if k == 2:
                 return
-        elif shape[self._outputs.axis] == k:
+        elif shape[self.outputs.axis] == k:
             return
         what = "labels" if self.multi_label else "classes"
         refuse("logits", tuple(shape), f"of {k} {what}, as in the fitting data")
@@ -280,10 +284,10 @@ class Calibrator(ABC):
         """Returns outputs as logits (..., k), or (..., labels, 2) if multi-label."""
         assert self._fitted is not None
         self._check_shape(x.shape)
-        one_unit = self._outputs.is_one_unit(tuple(x.shape))
+        one_unit = self.outputs.is_one_unit(tuple(x.shape))
         if len(x.shape) > 1:
-            if self._outputs.axis != -1:
-                x = ops.moveaxis(x, self._outputs.axis, -1)
+            if self.outputs.axis != -1:
+                x = ops.moveaxis(x, self.outputs.axis, -1)
             if one_unit:
                 x = ops.squeeze(x, -1)
         if one_unit or self.multi_label:
@@ -295,10 +299,10 @@ class Calibrator(ABC):
         shape = tuple(like.shape) if hasattr(like, "shape") else np.shape(like)
         if self.multi_label:
             p = p[..., 1]
-        elif self._outputs.is_one_unit(shape):
+        elif self.outputs.is_one_unit(shape):
             p = p[..., 1] if len(shape) == 1 else p[..., 1:]
-        if self._outputs.axis != -1 and len(shape) > 1:
-            p = ops.moveaxis(p, -1, self._outputs.axis)
+        if self.outputs.axis != -1 and len(shape) > 1:
+            p = ops.moveaxis(p, -1, self.outputs.axis)
         return p
 
     def wrap(
@@ -313,10 +317,8 @@ class Calibrator(ABC):
             model: a functional model, or a built Sequential one.
             from_logits: as in `fit_model`.
         """
-        return append_layer(
-            model,
-            CalibrationLayer(self, from_logits=self._model_gives(model, from_logits)),
-        )
+        outputs = self.outputs_of(model, from_logits)
+        return append_layer(model, CalibrationLayer(self, outputs.from_logits))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Saves the fitted calibrator as one small .npz file.
@@ -354,7 +356,7 @@ class Calibrator(ABC):
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of the constructor; fitted values are not in it."""
-        return self._outputs.config(*_OPTIONS)
+        return self.outputs.config(*_OPTIONS)
 
     @classmethod
     def from_config(cls: type[C], config: dict[str, Any]) -> C:

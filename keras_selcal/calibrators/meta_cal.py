@@ -146,7 +146,7 @@ class MetaCalibrator(Calibrator):
             `uniform_accuracy` (of all samples; a rejected one counts 1/k, as a guess
             would). A share of no samples is NaN.
         """
-        (data,), _ = gather(self._outputs, logits, labels, sample_weight)
+        (data,), _ = gather(self.outputs, logits, labels, sample_weight)
         z = as_float(data.logits)
         accepted = self._accepts(z, to_tensors(self.parameters, z.dtype))
         accepted = ops.convert_to_numpy(accepted)

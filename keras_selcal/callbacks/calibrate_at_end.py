@@ -1,6 +1,5 @@
 """Post-hoc calibration as the last step of training."""
 
-import copy
 import hashlib
 import os
 import tempfile
@@ -113,7 +112,8 @@ class CalibrateAtEnd(keras.callbacks.Callback):
         # What would fail at the end of training fails here.
         check_extensible(self.model)
         found = self._data.predict(self.model, first=True)
-        check_outputs(found, self._outputs(), told=self.from_logits is not None)
+        outputs = self.calibrator.outputs_of(self.model, self.from_logits)
+        check_outputs(found, outputs, told=self.from_logits is not None)
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         self._calibrate(logs)
@@ -129,15 +129,10 @@ class CalibrateAtEnd(keras.callbacks.Callback):
         if history is not None:
             history.on_train_end = when_all_are_done
 
-    def _outputs(self) -> Outputs:
-        """Returns what the model's outputs mean."""
-        from_logits = self.calibrator._model_gives(self.model, self.from_logits)
-        return replace(self.calibrator._outputs, from_logits=from_logits)
-
     def _calibrate(self, logs: dict[str, float] | None) -> None:
         found = self._data.predict(self.model)
-        outputs = self._outputs()
-        calibrator = copy.copy(self.calibrator)._fit_as(outputs, *found)
+        outputs = self.calibrator.outputs_of(self.model, self.from_logits)
+        calibrator = self.calibrator.fitted_copy(found, outputs)
         layer = CalibrationLayer(calibrator, from_logits=outputs.from_logits)
         self.calibrated_model = append_layer(self.model, layer)
         self.calibrator = calibrator

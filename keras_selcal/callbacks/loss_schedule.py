@@ -1,6 +1,5 @@
 """Hyperparameters of a loss that change during training."""
 
-import sys
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -79,11 +78,9 @@ class LossSchedule(keras.callbacks.Callback):
             }
         loss.variables.update({name: value.variable for name, value in values.items()})
         _track(model, values)
-        # An interrupted fit calls no hook, but drops its list of callbacks.
-        fit = sys._getframe(1).f_locals.get("self")
-        if not isinstance(fit, keras.callbacks.CallbackList):
-            fit = self
-        self._detach = weakref.finalize(fit, _release, model, loss, list(values))
+        # An interrupted fit calls no hook: the values are removed when the callback is
+        # used again, or no longer exists.
+        self._detach = weakref.finalize(self, _release, model, loss, list(values))
         self._detach.atexit = False
         self._training = False
 
@@ -106,7 +103,7 @@ class LossSchedule(keras.callbacks.Callback):
 
     def _end(self) -> None:
         if self._detach is not None:
-            self._detach()  # at most once, here or after an interruption
+            self._detach()
             self._detach = None
 
 

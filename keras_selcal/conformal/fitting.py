@@ -1,6 +1,5 @@
 """Selects the parameters and thresholds of a conformal classifier."""
 
-import copy
 import datetime
 import math
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_selcal._core.data import LabelledOutputs
 from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.samples import row_blocks, to_numpy
 from keras_selcal.calibrators import CalibrationLayer, Calibrator
@@ -53,9 +53,8 @@ def fit_layer(
     if unfitted or automatic:
         first, rows = rows.halves()
     if calibrator is not None and unfitted:
-        calibrator = copy.copy(calibrator)._fit_as(
-            Outputs(from_logits=from_logits), first.outputs, first.labels, first.weight
-        )
+        found = LabelledOutputs(first.outputs, first.labels, first.weight)
+        calibrator = calibrator.fitted_copy(found, Outputs(from_logits=from_logits))
     record = ConformalRecord(
         n=len(rows.labels),
         groups=None if rows.groups is None else len(np.unique(rows.groups)),

@@ -1,6 +1,5 @@
 """A classifier that abstains where its confidence is too low."""
 
-import copy
 import warnings
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -10,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_selcal import csf as csf_module
-from keras_selcal._core.data import LabelledData, predict_masked
+from keras_selcal._core.data import LabelledData, LabelledOutputs, predict_masked
 from keras_selcal._core.models import append_layer, gives_logits
 from keras_selcal._core.ops import Tensor
 from keras_selcal._core.outputs import Outputs
@@ -122,7 +121,7 @@ class SelectiveClassifier:
             refuse("calibrator", calibrator, "a calibrator of keras_selcal, or None")
         if calibrator is not None:
             for name, value in (("multi_label", bool(multi_label)), ("axis", axis)):
-                if getattr(calibrator._outputs, name) != value:
+                if getattr(calibrator.outputs, name) != value:
                     refuse("calibrator", calibrator, f"one with {name}={value}")
         self.model = model
         self.csf = csf_module.get(csf)
@@ -376,8 +375,9 @@ class SelectiveClassifier:
         if outputs.multi_label:
             labels = np.moveaxis(labels, -1, outputs.axis)
             weight = weight.max(axis=-1)
-        fitted = copy.copy(calibrator)
-        return fitted._fit_as(outputs, data.y_pred, labels, weight)
+        return calibrator.fitted_copy(
+            LabelledOutputs(data.y_pred, labels, weight), outputs
+        )
 
     def _decide(self, x: Any, batch_size: Any, verbose: Any) -> dict[str, np.ndarray]:
         selection = self._fitted()
