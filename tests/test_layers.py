@@ -26,6 +26,7 @@ LAYERS = [
     "keras_selcal.plots",
     "keras_selcal.report",
     "keras_selcal.callbacks",
+    "keras_selcal.cli",
     "keras_selcal.__main__",
     "keras_selcal._api",
     "keras_selcal",

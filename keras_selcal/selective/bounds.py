@@ -30,6 +30,7 @@ def risk_bound(errors: int, n: int, delta: float) -> float:
     >>> round(risk_bound(0, 100, 0.05), 4)  # 1 − 0.05^(1/100)
     0.0295
     """
+    errors, n = int(errors), int(n)  # NumPy's integers have no bit_length.
     if errors >= n:
         return 1.0
     low, high = errors / n, 1.0

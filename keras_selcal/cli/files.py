@@ -1,4 +1,4 @@
-"""Predictions in files from any framework: .npz and .csv."""
+"""Predictions in files from any framework: .npz, .csv and .parquet."""
 
 import csv
 import math
@@ -25,20 +25,24 @@ class PredictionFile(NamedTuple):
     Attributes:
         y_pred: probabilities or logits, (n, k), or (n,) of one sigmoid unit.
         labels: class indices (n,), distributions or multi-hot labels (n, k), or soft
-            labels (n,) of one sigmoid unit.
+            labels (n,) of one sigmoid unit; None if the file has none.
         from_logits: whether `y_pred` holds logits.
         class_names: a name for each class, or None.
         images: images of the samples, or None.
+        found: names of the arrays or columns of the file.
     """
 
     y_pred: Array
-    labels: Array
+    labels: Array | None
     from_logits: bool
     class_names: list[str] | None = None
     images: Array | None = None
+    found: Sequence[str] = ()
 
 
-def read_predictions(path: str | Path, multi_label: bool = False) -> PredictionFile:
+def read_predictions(
+    path: str | Path, multi_label: bool = False, *, needs_labels: bool = True
+) -> PredictionFile:
     """Reads predictions and labels; errors name the file and the sample.
 
     `.npz`: `logits` or `probs`, (n, k), or (n,) for one sigmoid unit; `labels`, class
@@ -50,19 +54,26 @@ def read_predictions(path: str | Path, multi_label: bool = False) -> PredictionF
     `z0`, `z1`, … for logits, or the names of the classes for probabilities. One
     sigmoid unit has one column: `p` for the probability of class 1, or `z`. The
     unnamed index column that pandas writes is ignored. Samples are counted from 0.
+
+    `.parquet`: the columns of a `.csv`.
     """
     path = Path(path)
     readers: dict[str, Callable[[Path, bool], PredictionFile]] = {
         ".npz": _read_npz,
         ".csv": _read_csv,
+        ".parquet": _read_parquet,
     }
-    if path.suffix not in readers:
-        _fail(path, "the name must end in .npz or .csv")
+    suffix = path.suffix.lower()
+    if suffix not in readers:
+        _fail(path, "the name must end in .npz, .csv or .parquet")
     if not path.is_file():
         _fail(path, "there is no such file")
     if path.stat().st_size == 0:
         _fail(path, "the file is empty")
-    read = readers[path.suffix](path, multi_label)
+    read = readers[suffix](path, multi_label)
+    if needs_labels and read.labels is None:
+        needed = "the key `labels`" if suffix == ".npz" else "one column `label`"
+        _fail(path, f"needs {needed}. Found: {', '.join(read.found[:12])}")
     _check(path, read, multi_label)
     return read
 
@@ -98,20 +109,18 @@ def _read_npz(path: Path, multi_label: bool) -> PredictionFile:
     given = [key for key in ("logits", "probs") if key in data]
     if len(given) != 1:
         _fail(path, f"needs one of the keys `logits` and `probs`. Found: {found}")
-    if "labels" not in data:
-        _fail(path, f"needs the key `labels`. Found: {found}")
-    y_pred, labels = data[given[0]], data["labels"]
+    y_pred, labels = data[given[0]], data.get("labels")
     if y_pred.ndim == 2 and y_pred.shape[1] == 1 and not multi_label:
         y_pred = y_pred[:, 0]
     names = data.get("class_names")
     class_names = None if names is None else [str(name) for name in names.reshape(-1)]
-    if labels.dtype.kind in "US" and labels.ndim in (1, 2):
+    if labels is not None and labels.dtype.kind in "US" and labels.ndim in (1, 2):
         cells = [str(cell) for cell in labels.reshape(-1).astype(str)]
         k = y_pred.shape[1] if y_pred.ndim == 2 else 2
         labels, class_names = _indices(path, cells, class_names, k)
-    return PredictionFile(
-        y_pred, labels, given == ["logits"], class_names, data.get("images")
-    )
+    images = data.get("images")
+    is_logits = given == ["logits"]
+    return PredictionFile(y_pred, labels, is_logits, class_names, images, list(data))
 
 
 def _check_headers(path: Path) -> None:
@@ -143,36 +152,80 @@ def _read_csv(path: Path, multi_label: bool) -> PredictionFile:
             _fail(path, f"sample {i} has {len(row)} cells, the header {len(head)}")
     if head[0] in ("", "Unnamed: 0"):
         head, rows = head[1:], [row[1:] for row in rows]
-    if head.count("label") != 1:
-        _fail(path, f"needs one column `label`. Found: {', '.join(head[:12])}")
+    columns = [i for i, name in enumerate(head) if name != "label"]
+    numbers = _numbers(path, [[row[i] for i in columns] for row in rows])
+    cells = None
+    if len(columns) < len(head):
+        cells = [row[head.index("label")].strip() for row in rows]
+    return _from_table(path, head, numbers, cells, multi_label)
+
+
+def _read_parquet(path: Path, multi_label: bool) -> PredictionFile:
+    try:
+        from pyarrow import ArrowInvalid, parquet
+    except ImportError:
+        _fail(path, "reading .parquet needs pyarrow: `pip install pyarrow`")
+    try:
+        table = parquet.read_table(path)
+    except (ArrowInvalid, OSError) as error:
+        _fail(path, f"not a .parquet file ({error})")
+    head = [name for name in table.column_names if not name.startswith("__index_")]
+    try:
+        numbers = [
+            np.asarray(table[name].to_numpy(), "float64")
+            for name in head
+            if name != "label"
+        ]
+    except (TypeError, ValueError) as error:
+        _fail(path, f"a column is not of numbers ({error})")
+    cells = None
+    if "label" in head:
+        cells = [
+            ";".join(map(str, cell)) if isinstance(cell, list) else str(cell)
+            for cell in table["label"].to_pylist()
+        ]
+    stacked = np.stack(numbers, axis=-1) if numbers else np.zeros((table.num_rows, 0))
+    return _from_table(path, head, stacked, cells, multi_label)
+
+
+def _from_table(
+    path: Path,
+    head: Sequence[str],
+    numbers: Array,
+    cells: Sequence[str] | None,
+    multi_label: bool,
+) -> PredictionFile:
+    """Interprets the columns of a table.
+
+    Args:
+        path: path of the file, for errors.
+        head: names of all columns.
+        numbers: the columns other than `label`, (n, columns).
+        cells: the column `label`, or None.
+        multi_label: whether a cell may list several labels.
+    """
     twice = next((name for name in head if head.count(name) > 1), None)
     if twice is not None:
         _fail(path, f"two columns have the name {twice!r}")
-    column = head.index("label")
-    classes = head[:column] + head[column + 1 :]
-    numbers = _numbers(path, [row[:column] + row[column + 1 :] for row in rows])
-    cells = [row[column].strip() for row in rows]
+    classes = [name for name in head if name != "label"]
     letter = "".join({name[:1] for name in classes})
     numbered = [f"{letter}{i}" for i in range(len(classes))]
     names: list[str] | None = None
     if len(classes) == 1 and not multi_label:
         if classes[0] in ("p0", "z0"):
             _fail(path, f"is `{classes[0]}` of class 1? Then call it `{letter}`")
-        numbers = numbers[:, 0] if rows else numbers.reshape(0)
+        numbers = numbers.reshape(-1)
         if classes[0] not in ("p", "z", "p1", "z1"):
             letter, names = "p", [f"not {classes[0]}", classes[0]]
     elif letter not in ("p", "z") or classes != numbered:
         letter, names = "p", classes
-    if multi_label:
-        return PredictionFile(
-            numbers,
-            _multi_hot(path, cells, names, len(classes)),
-            letter == "z",
-            names,
-        )
-    k = max(len(classes), 2)
-    labels, names = _indices(path, cells, names, k)
-    return PredictionFile(numbers, labels, letter == "z", names)
+    k = len(classes)
+    labels: Array | None = None
+    if cells is not None and multi_label:
+        labels = _multi_hot(path, cells, names, k)
+    elif cells is not None:
+        labels, names = _indices(path, cells, names, max(k, 2))
+    return PredictionFile(numbers, labels, letter == "z", names, None, head)
 
 
 def _numbers(path: Path, rows: list[list[str]]) -> Array:
@@ -255,11 +308,11 @@ def _check(path: Path, read: PredictionFile, multi_label: bool) -> None:
         _fail(path, f"`{name}` must have shape {wanted}. Received: {shape}")
     n, k = shape[0], shape[1] if len(shape) == 2 else 2
     allowed = {(n, k)} if multi_label else {(n,), (n, 1), (n, *shape[1:])}
-    if labels.shape not in allowed:
+    if labels is not None and labels.shape not in allowed:
         wanted = " or ".join(map(str, sorted(allowed, key=len)))
         _fail(path, f"`labels` must have shape {wanted}. Received: {labels.shape}")
     for key, array in ((name, read.y_pred), ("labels", labels)):
-        if array.dtype.kind not in "fiub":
+        if array is not None and array.dtype.kind not in "fiub":
             _fail(path, f"`{key}` must be numbers. Received: {array.dtype}")
     names, images = read.class_names, read.images
     if names is not None and len(names) != k:
@@ -267,17 +320,20 @@ def _check(path: Path, read: PredictionFile, multi_label: bool) -> None:
     if images is not None and images.shape[:1] != (n,):
         _fail(path, f"`images` must be {n} images. Received: shape {images.shape}")
     events = len(shape) == 1 or multi_label
-    y_pred, y_true = (x.astype("float64").reshape(n, -1) for x in (read.y_pred, labels))
-    for bad, what, rows in (
-        *_bad_predictions(path, name, y_pred, events),
-        *_bad_labels(y_true, events, k),
-    ):
+    found = _bad_predictions(path, name, _rows(read.y_pred), events)
+    if labels is not None:
+        found += _bad_labels(_rows(labels), events, k)
+    for bad, what, rows in found:
         broken = np.asarray(bad).reshape(n, -1).any(axis=-1)
         if broken.any():
             i = int(np.argmax(broken))
             more = ", …" if rows.shape[1] > 4 else ""
             values = ", ".join(f"{value:g}" for value in rows[i, :4]) + more
             _fail(path, f"{what.replace('SAMPLE', f'sample {i}')}. Received: {values}")
+
+
+def _rows(x: Array) -> Array:
+    return x.astype("float64").reshape(len(x), -1)
 
 
 # Which entries or rows are bad, what is wrong with them, and the rows.
@@ -295,11 +351,11 @@ def _bad_predictions(path: Path, name: str, rows: Array, events: bool) -> list[_
             _fail(
                 path,
                 f"`logits` hold probabilities: all are in [0, 1]{and_sum}; call them "
-                "`probs` (in a .csv: p, or p0, p1, …)",
+                "`probs` (in a table: p, or p0, p1, …)",
             )
         masked = np.isneginf(rows).all(axis=-1)
         return [*bad, (masked, "`logits` of SAMPLE must not all be −∞", rows)]
-    remedy = "; if they are logits, call them `logits` (in a .csv: z, or z0, z1, …)"
+    remedy = "; if they are logits, call them `logits` (in a table: z, or z0, z1, …)"
     outside = (rows < 0) | (rows > 1 + _SUM_TOLERANCE)
     bad.append((outside, f"`probs` of SAMPLE must be in [0, 1]{remedy}", rows))
     if not events:

@@ -1,0 +1,24 @@
+"""The command line `keras-selcal`: commands on files of predictions.
+
+This module and `parser` import neither NumPy nor Keras, so that help and argument
+errors appear at once.
+"""
+
+from collections.abc import Sequence
+
+from keras_selcal.cli.parser import make_parser
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command line; errors are one line, with exit code 2."""
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    try:
+        from keras_selcal.cli.numpy_backend import use_numpy
+
+        use_numpy()
+        from keras_selcal.cli.commands import COMMANDS
+
+        COMMANDS[options.command](options)
+    except (ImportError, MemoryError, OSError, ValueError) as error:
+        parser.error(" ".join(str(error).split()))

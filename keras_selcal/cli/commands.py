@@ -1,0 +1,313 @@
+"""The commands: each reads files, computes in NumPy and prints what it found."""
+
+import argparse
+import math
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_selcal import calibrators, csf
+from keras_selcal._core.samples import Samples
+from keras_selcal.cli.files import PredictionFile, read_predictions
+from keras_selcal.cli.output import check_output, write_parameters, write_predictions
+from keras_selcal.cli.parser import METHODS
+from keras_selcal.report import CalibrationReport
+from keras_selcal.report.comparison import Comparison
+from keras_selcal.report.html.numbers import (
+    count,
+    percent,
+    round_percent,
+    shortest_above,
+    signed,
+    value_of,
+)
+from keras_selcal.report.tables import aligned
+from keras_selcal.selective.cuts import Cuts
+from keras_selcal.selective.fitting import select_each
+from keras_selcal.selective.threshold import check_target
+
+
+def report(options: argparse.Namespace) -> None:
+    """Prints the table of each model and writes the page."""
+    output = check_output(options.output)
+    models = _read_models(options.files, options.multi_label)
+    reports = _reports(models, options)
+    first, *others = reports
+    given = list(models.values())
+    path = first.to_html(
+        output,
+        others=others,
+        title=options.title,
+        class_names=next((m.class_names for m in given if m.class_names), None),
+        images=next((m.images for m in given if m.images is not None), None),
+        mistakes=options.mistakes,
+    )
+    for each in reports:
+        print(each, end="\n\n")
+    for other in others:
+        print(other.compare(first), end="\n\n")
+    print(f"{path}: open it in a browser")
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Prints how each further model differs from the first."""
+    if len(options.files) < 2:
+        raise ValueError("compare needs two or more files of predictions")
+    reports = _reports(_read_models(options.files, options.multi_label), options)
+    first = reports[0]
+    for other in reports[1:]:
+        comparison = other.compare(first)
+        print(*_in_words(comparison), sep="\n", end="\n\n")
+        print(comparison, end="\n\n")
+
+
+def _in_words(comparison: Comparison) -> list[str]:
+    """Returns a sentence for each metric that the interval decides, and the rest."""
+    name, base = comparison.names
+    level = round_percent(comparison.first.confidence_level)
+    lines = [f"{name} compared with {base}, {level} intervals of the difference:"]
+    same: dict[str, list[str]] = {"equal": [], "undecided": []}
+    for metric, difference in comparison.items():
+        row, verdict = comparison.first.rows[metric], comparison.verdict(metric)
+        if verdict in same:
+            same[verdict].append(row.short)
+            continue
+        value, before = (
+            value_of(x, row.unit) for x in (difference.first, difference.second)
+        )
+        low, high = (signed(end, row.unit) for end in (difference.low, difference.high))
+        lines.append(
+            f"- {row.title}: {name} is {verdict}, {value} instead of {before} "
+            f"(difference {low} to {high})."
+        )
+    if same["equal"]:
+        lines.append(f"- Equal: {', '.join(same['equal'])}.")
+    if same["undecided"]:
+        lines.append(f"- Chance may explain: {', '.join(same['undecided'])}.")
+    return lines
+
+
+def calibrate(options: argparse.Namespace) -> None:
+    """Fits a calibrator, applies it, and writes predictions and parameters."""
+    output = check_output(options.output, ".npz", ".csv", ".parquet")
+    parameters = check_output(options.parameters, ".npz", ".json")
+    if output == parameters:
+        raise ValueError(f"{output}: predictions and parameters need two files")
+    multi_label = options.multi_label
+    fitting = _read(options.file, multi_label)
+    target = fitting
+    if options.apply:
+        target = _read(options.apply, multi_label, needs_labels=False)
+        if target.y_pred.shape[1:] != fitting.y_pred.shape[1:]:
+            raise ValueError(
+                f"{options.apply}: the predictions must be of as many classes as those "
+                f"of {options.file}"
+            )
+        if target.from_logits != fitting.from_logits:
+            raise ValueError(
+                f"{options.apply}: both files must hold logits, or both probabilities"
+            )
+    make = getattr(calibrators, METHODS[options.method])
+    calibrator = make(from_logits=fitting.from_logits, multi_label=multi_label)
+    with _notes():
+        calibrator.fit(fitting.y_pred, fitting.labels)
+    calibrated = target._replace(
+        y_pred=calibrator.predict_proba(target.y_pred), from_logits=False
+    )
+    write_predictions(output, calibrated, multi_label)
+    write_parameters(parameters, calibrator)
+    print(calibrator)
+    if target.labels is not None:
+        reports = [
+            CalibrationReport(
+                data.labels,
+                data.y_pred,
+                from_logits=data.from_logits,
+                multi_label=multi_label,
+                bootstrap=0,
+            )
+            for data in (target, calibrated)
+        ]
+        rows = [
+            [
+                name,
+                *(value_of(each[name].value, each.rows[name].unit) for each in reports),
+            ]
+            for name in ("accuracy", "nll", "brier", "ece", "cwece")
+        ]
+        on = options.apply or f"{options.file}, which it was fitted on"
+        print(f"\nOn {on}:")
+        print(*aligned(["metric", "before", "after"], rows, right={1, 2}), sep="\n")
+    if not options.apply:
+        print(
+            "\nThe figures are of the samples of the fit and a little too good: pass "
+            "other samples by --apply to judge the calibrator."
+        )
+    print(f"\n{output}: calibrated predictions\n{parameters}: fitted parameters")
+
+
+def threshold(options: argparse.Namespace) -> None:
+    """Prints the threshold, what it does on these samples, and what is guaranteed."""
+    delta = None if options.risk is None else options.delta
+    coverage, risk, delta = check_target(options.coverage, options.risk, delta)
+    data = _read(options.file, options.multi_label)
+    cuts = _cuts(data, options)
+    with _notes():
+        found = select_each(cuts, coverage, risk, delta)
+    if options.multi_label:
+        _print_labels(data.class_names, cuts, found)
+    else:
+        below = cuts[0].thresholds[cuts[0].thresholds < found[0]].max(initial=-math.inf)
+        shown = shortest_above(float(below), found[0])
+        print(f"Answer if the confidence ({options.csf}) is at least {shown}.\n")
+        # The printed number is what users apply.
+        found = [float(shown.replace("−", "-"))]
+        _print_samples(f"these {count(cuts[0].total)} samples", cuts[0], found[0])
+    print()
+    print(_guarantee(cuts, found, risk, options.delta))
+    if options.test:
+        tests = _cuts(_read(options.test, options.multi_label), options)
+        print()
+        if options.multi_label:
+            _print_labels(data.class_names, tests, found)
+            return
+        _print_samples(options.test, tests[0], found[0])
+        bound = percent(tests[0].bound(found[0], options.delta))
+        sure = round_percent(1 - options.delta)
+        print(f"With {sure} confidence, these samples show a risk of at most {bound}.")
+
+
+def _cuts(data: PredictionFile, options: argparse.Namespace) -> list[Cuts]:
+    """Returns the thresholds that predictions offer, of each label."""
+    samples = Samples.given(
+        data.labels,
+        data.y_pred,
+        from_logits=data.from_logits,
+        multi_label=options.multi_label,
+    )
+    score = csf.get(options.csf)
+    return [
+        Cuts.of(part.scores(score), part.correct) for part in samples.split_labels()
+    ]
+
+
+def _print_samples(where: str, cuts: Cuts, at: float) -> None:
+    accepted, errors = cuts.at(at)
+    share = percent(errors / accepted) if accepted else "none"
+    everywhere = percent(float(cuts.wrong.mean()))
+    print(
+        f"On {where} it answers {percent(accepted / cuts.total)} "
+        f"({count(accepted)}), of which {share} ({count(errors)})\n"
+        f"are wrong. Without abstention {everywhere} are wrong."
+    )
+
+
+def _print_labels(
+    names: Sequence[str] | None, cuts: Sequence[Cuts], found: Sequence[float]
+) -> None:
+    rows = []
+    for i, (label, at) in enumerate(zip(cuts, found, strict=True)):
+        accepted, errors = label.at(at)
+        share = percent(errors / accepted) if accepted else "–"
+        shown = "never" if at == math.inf else f"{at:.6g}"
+        rows.append(
+            [
+                names[i] if names else str(i),
+                shown,
+                percent(accepted / label.total),
+                share,
+            ]
+        )
+    head = ["label", "answer from confidence", "answered", "wrong"]
+    print(*aligned(head, rows, right={1, 2, 3}), sep="\n")
+
+
+def _guarantee(
+    cuts: Sequence[Cuts], found: Sequence[float], risk: float | None, delta: float
+) -> str:
+    """Returns what holds for new data, in words."""
+    each = " for every label at once" if len(cuts) > 1 else ""
+    if risk is None:
+        bounds = [
+            label.bound(at, delta / len(cuts))
+            for label, at in zip(cuts, found, strict=True)
+        ]
+        most = percent(max(bounds))
+    else:
+        most = round_percent(risk)
+    return (
+        f"Guarantee: with probability {round_percent(1 - delta)}, at most {most} of "
+        f"the answers on new data are\nwrong{each}. The probability is over the draw "
+        "of these samples. They must be independent,\ncome from the population in "
+        "which the threshold is used, and must not have served to\ntrain or calibrate "
+        "the model."
+    )
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "report": report,
+    "calibrate": calibrate,
+    "threshold": threshold,
+    "compare": compare,
+}
+
+
+@contextmanager
+def _notes() -> Iterator[None]:
+    """Prints warnings as one-line notes."""
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+        yield
+    for note in notes:
+        print(f"note: {note.message}", file=sys.stderr)
+
+
+def _read(path: str, multi_label: bool, **options: Any) -> PredictionFile:
+    with _notes():
+        return read_predictions(path, multi_label, **options)
+
+
+def _reports(
+    models: dict[str, PredictionFile], options: argparse.Namespace
+) -> list[CalibrationReport]:
+    return [
+        CalibrationReport(
+            model.labels,
+            model.y_pred,
+            from_logits=model.from_logits,
+            multi_label=options.multi_label,
+            decision_threshold=options.decision_threshold,
+            csf=options.csf,
+            bootstrap=options.resamples,
+            name=name,
+        )
+        for name, model in models.items()
+    ]
+
+
+def _read_models(files: Sequence[str], multi_label: bool) -> dict[str, PredictionFile]:
+    """Returns predictions by the name of the model."""
+    models: dict[str, PredictionFile] = {}
+    for file in files:
+        name, is_named, path = file.partition("=")
+        if not is_named or Path(file).exists():
+            name, path = Path(file).stem, file
+        if name in models:
+            raise ValueError(
+                f"two models have the name {name}; give them names as in NAME=FILE"
+            )
+        models[name] = _read(path, multi_label)
+        first, this = (m.labels for m in (next(iter(models.values())), models[name]))
+        assert first is not None
+        assert this is not None
+        if not np.array_equal(first.ravel(), this.ravel()):
+            raise ValueError(
+                f"{path}: the labels differ from those of {files[0]}; models are "
+                "compared on the same samples"
+            )
+    return models
