@@ -11,10 +11,13 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from keras_selcal._core.backend import require_backend
 from keras_selcal._version import __version__ as __version__
 
 
 def __getattr__(name: str) -> Any:
+    if not name.startswith("_") or name == "__all__":
+        require_backend()
     if not name.startswith("_") and find_spec(f"{__name__}.{name}"):
         return import_module(f"{__name__}.{name}")
     if not name.startswith("_") or name == "__all__":

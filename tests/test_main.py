@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sys
 import zipfile
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from processes import finish, start
 
 from keras_selcal import CalibrationReport, TemperatureScaling, select_threshold
+from keras_selcal._core import backend
 from keras_selcal.cli import main
 from keras_selcal.cli.files import read_predictions
 from keras_selcal.selective import risk_bound
@@ -465,14 +467,14 @@ def test_help_tells_the_formats_without_importing_keras():
         assert word in text
 
 
-# Hides JAX and SciPy, as if they were not installed, but not what stands in for them.
+# Hides JAX, as if it were not installed, but not what stands in for it.
 WITHOUT_JAX = """
 import sys
 
 class Hidden:
     @staticmethod
     def find_spec(name, path=None, target=None):
-        if name.partition(".")[0] not in ("jax", "scipy"):
+        if name.partition(".")[0] != "jax":
             return None
         for finder in sys.meta_path:
             if getattr(finder, "__name__", "") == "_Finder":
@@ -480,6 +482,7 @@ class Hidden:
         raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Hidden)
+from keras_selcal._core import backend
 from keras_selcal.cli import main
 main(["report", "a.npz", "--resamples", "0"])
 assert "jax" not in sys.modules
@@ -490,3 +493,28 @@ def test_report_runs_where_no_backend_is_installed():
     np.savez("a.npz", probs=PROBS, labels=LABELS)
     text = finish(start("-c", WITHOUT_JAX, KERAS_BACKEND="", KERAS_HOME="."))
     assert "Calibration report of a: 4 samples" in text
+
+
+@pytest.mark.parametrize("chosen", ["torch", "nothing"])
+def test_a_missing_backend_is_explained_in_two_lines(monkeypatch, chosen):
+    hidden = {"torch"} if chosen == "torch" else {"torch", "jax", "tensorflow"}
+    monkeypatch.setattr(
+        backend, "find_spec", lambda name: None if name in hidden else object()
+    )
+    monkeypatch.delitem(sys.modules, "keras")
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    with pytest.raises(ImportError, match="torch, which it would use") as error:
+        backend.require_backend()
+    assert len(str(error.value).splitlines()) == 2
+    remedy = "KERAS_BACKEND=jax" if chosen == "torch" else "pip install"
+    assert remedy in str(error.value)
+
+
+def test_the_chosen_backend_is_that_of_keras(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    monkeypatch.delenv("KERAS_BACKEND", raising=False)
+    assert backend.chosen_backend() == "tensorflow"
+    (tmp_path / "keras.json").write_text('{"backend": "jax"}')
+    assert backend.chosen_backend() == "jax"
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    assert backend.chosen_backend() == "torch"
