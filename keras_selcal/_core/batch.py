@@ -11,7 +11,6 @@ from keras import ops
 
 from keras_selcal._core.ops import Tensor, as_float, mask_of, safe_log
 from keras_selcal._core.outputs import (
-    SUM_TOLERANCE,
     Outputs,
     broadcast_weight,
     finite_log_p,
@@ -19,6 +18,7 @@ from keras_selcal._core.outputs import (
     label_rows,
 )
 from keras_selcal._core.samples import check_values
+from keras_selcal._core.validation import SUM_TOLERANCE
 
 
 def combined_weight(shape: tuple[Any, ...], dtype: str, *factors: Any) -> Tensor | None:

@@ -7,9 +7,9 @@ import keras
 import numpy as np
 
 from keras_selcal._core.data import LabelledOutputs
-from keras_selcal._core.outputs import SUM_TOLERANCE, Outputs
+from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.samples import check_values
-from keras_selcal._core.validation import refuse
+from keras_selcal._core.validation import SUM_TOLERANCE, refuse
 
 _PROBABILITIES = ("softmax", "sigmoid")
 

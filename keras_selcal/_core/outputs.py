@@ -25,12 +25,6 @@ from keras import ops
 from keras_selcal._core.ops import Tensor
 from keras_selcal._core.validation import check_count, check_number, refuse
 
-# Rows of probabilities in half precision sum to 1 within a percent.
-SUM_TOLERANCE = 0.02
-
-# How far a probability may lie outside [0, 1]: rounding, not logits.
-RANGE_TOLERANCE = 1e-3
-
 # What ln p of a masked class (a logit of −∞) counts as: finite, and p = 0.
 LOG_OF_MASKED = -1e4
 
@@ -41,7 +35,7 @@ class Arranged(NamedTuple):
     """Predictions and labels with their classes in the last axis.
 
     Attributes:
-        y_pred: (..., k), or (..., labels, 2) where `events`.
+        y_pred: what `Outputs.columns` returns.
         y_true: class indices in any shape with one entry a row; or distributions, of
             the shape of `y_pred`.
         sparse: whether `y_true` holds class indices; None where the shapes leave it
@@ -86,18 +80,12 @@ class Outputs:
             object.__setattr__(self, "ignore_class", int(ignored))
         if axis != -1:
             object.__setattr__(self, "axis", check_count("axis", axis, least=1))
-        smoothing = check_number(
-            "label_smoothing", self.label_smoothing, "a number in [0, 1)", least=0.0
-        )
-        if smoothing >= 1:
-            refuse("label_smoothing", smoothing, "a number in [0, 1)")
-        threshold = check_number(
-            "decision_threshold", self.decision_threshold, "a number in (0, 1)", above=0
-        )
-        if threshold >= 1:
-            refuse("decision_threshold", threshold, "a number in (0, 1)")
-        object.__setattr__(self, "label_smoothing", smoothing)
-        object.__setattr__(self, "decision_threshold", threshold)
+        for name, allowed, bounds in (
+            ("label_smoothing", "a number in [0, 1)", {"least": 0, "below": 1}),
+            ("decision_threshold", "a number in (0, 1)", {"above": 0, "below": 1}),
+        ):
+            number = check_number(name, getattr(self, name), allowed, **bounds)
+            object.__setattr__(self, name, number)
         for name in ("from_logits", "multi_label"):
             object.__setattr__(self, name, bool(getattr(self, name)))
 
@@ -200,16 +188,14 @@ class Outputs:
         """
         sparse = self.check_shapes(y_true_shape, y_pred.shape)
         if self.is_one_unit(y_pred.shape) or self.multi_label:
-            if len(y_pred.shape) > 1:
-                y_pred = xp.moveaxis(y_pred, self.axis, -1)
-                if y_true_shape is not None and len(y_true_shape) == len(y_pred.shape):
-                    y_true = xp.moveaxis(y_true, self.axis, -1)
+            columns = self.columns(y_pred, self.from_logits, xp)
+            if y_true_shape is not None and len(y_true_shape) == len(y_pred.shape) > 1:
+                y_true = xp.moveaxis(y_true, self.axis, -1)
             indices = "int" in str(y_true.dtype) or "bool" in str(y_true.dtype)
             if not indices:
-                y_true = xp.reshape(y_true, xp.shape(y_pred))
+                y_true = xp.reshape(y_true, xp.shape(columns)[:-1])
                 y_true = two_columns(y_true, False, xp)
-            y_pred = two_columns(y_pred, self.from_logits, xp)
-            return Arranged(y_pred, y_true, indices, True)
+            return Arranged(columns, y_true, indices, True)
         if self.axis != -1:
             y_pred = xp.moveaxis(y_pred, self.axis, -1)
             if sparse is False:
@@ -217,6 +203,25 @@ class Outputs:
         if self.ignore_class is not None and sparse is False:
             refuse("ignore_class", self.ignore_class, "None where labels are (..., k)")
         return Arranged(y_pred, y_true, sparse, False)
+
+    def columns(self, y_pred: Any, from_logits: bool, xp: Any = ops) -> Any:
+        """Returns predictions with their classes in the last axis: (..., k), two
+        columns for one sigmoid unit, (..., labels, 2) for several labels.
+        """
+        one_unit = self.is_one_unit(tuple(y_pred.shape))
+        if len(y_pred.shape) > 1:
+            if self.axis != -1:
+                y_pred = xp.moveaxis(y_pred, self.axis, -1)
+            if one_unit:
+                y_pred = xp.squeeze(y_pred, -1)
+        if one_unit or self.multi_label:
+            return two_columns(y_pred, from_logits, xp)
+        return y_pred
+
+    def restored(self, columns: Any) -> Any:
+        """Returns columns in the shape of the outputs, but two for one sigmoid unit."""
+        columns = columns[..., 1] if self.multi_label else columns
+        return columns if self.axis == -1 else ops.moveaxis(columns, -1, self.axis)
 
     def _axis(self, shape: Shape) -> int:
         """Returns the axis of the classes as a number of at least 0."""
@@ -328,66 +333,3 @@ def broadcast_weight(weight: Any, shape: tuple[Any, ...], xp: Any) -> Any:
     if len(weight.shape) > 0 and missing:
         weight = xp.reshape(weight, xp.shape(weight) + (1,) * missing)
     return xp.broadcast_to(weight, shape)
-
-
-def check_weights(weight: np.ndarray) -> None:
-    """Checks the values of sample weights."""
-    bad = ~((weight >= 0) & (weight < np.inf))
-    if bad.any():
-        refuse(
-            "sample_weight", _first(weight, bad), "finite numbers of at least 0 each"
-        )
-
-
-def check_labels(labels: np.ndarray, sparse: bool, k: int, events: bool) -> None:
-    """Checks the values of labels, indices (n,) or distributions (n, k)."""
-    if sparse:
-        bad = ~((labels >= 0) & (labels < k))
-        if labels.dtype.kind == "f":
-            bad |= labels != np.floor(labels)
-        allowed = "0 or 1" if events else f"whole class indices in 0 … {k - 1}"
-        remedy = "; for labels to be left out pass `ignore_class=` or a weight of 0"
-        if bad.any():
-            refuse("y_true", _first(labels, bad), allowed + remedy)
-        return
-    if events:
-        y = labels[:, 1]
-        bad = ~((y >= 0) & (y <= 1))
-        if bad.any():
-            refuse(
-                "y_true",
-                _first(y, bad),
-                "0 or 1, or soft labels in [0, 1], for sigmoid outputs (class −1 of "
-                "−1/+1 is 0; for labels to be left out pass `ignore_class=`)",
-            )
-        return
-    bad = ~(np.abs(labels.sum(axis=-1) - 1) <= SUM_TOLERANCE)
-    bad |= ~(labels >= -RANGE_TOLERANCE).all(axis=-1)
-    if bad.any():
-        refuse(
-            "y_true",
-            _first(labels, bad),
-            "rows that sum to 1 and hold no negative number (pass `multi_label=True` "
-            "if several labels can be true at once)",
-        )
-
-
-def check_probabilities(rows: np.ndarray) -> None:
-    """Checks the values of probabilities (n, k); rows with NaN are not judged."""
-    with np.errstate(invalid="ignore"):
-        sums = rows.sum(axis=-1, dtype="float64")
-        bad = np.abs(sums - 1) > SUM_TOLERANCE
-        bad |= rows.min(axis=-1) < -RANGE_TOLERANCE
-    if bad.any():
-        refuse(
-            "y_pred",
-            _first(rows, bad),
-            "probabilities in [0, 1] that sum to 1 in each row (pass "
-            "`from_logits=True` if they are logits, `multi_label=True` if they are "
-            "independent sigmoids)",
-        )
-
-
-def _first(values: np.ndarray, bad: np.ndarray) -> Any:
-    """Returns the first bad entry or row."""
-    return values[bad][0].tolist()

@@ -9,15 +9,13 @@ import numpy as np
 from keras import ops
 from numpy.typing import NDArray
 
-from keras_selcal._core.outputs import (
-    Outputs,
-    broadcast_weight,
+from keras_selcal._core.outputs import Outputs, broadcast_weight, finite_log_p
+from keras_selcal._core.validation import (
     check_labels,
     check_probabilities,
     check_weights,
-    finite_log_p,
+    refuse,
 )
-from keras_selcal._core.validation import refuse
 
 Array = NDArray[Any]
 

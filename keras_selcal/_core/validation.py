@@ -4,7 +4,15 @@ import math
 from collections.abc import Collection
 from typing import Any, NoReturn, TypeVar
 
+import numpy as np
+
 T = TypeVar("T")
+
+# Rows of probabilities in half precision sum to 1 within a percent.
+SUM_TOLERANCE = 0.02
+
+# How far a probability may lie outside [0, 1]: rounding, not logits.
+RANGE_TOLERANCE = 1e-3
 
 
 def refuse(argument: str, value: Any, allowed: str) -> NoReturn:
@@ -57,3 +65,66 @@ def check_choice(argument: str, value: T, choices: Collection[T]) -> T:
         listed = ", ".join(repr(choice) for choice in choices)
         refuse(argument, value, f"one of {listed}")
     return value
+
+
+def check_weights(weight: np.ndarray) -> None:
+    """Checks the values of sample weights."""
+    bad = ~((weight >= 0) & (weight < np.inf))
+    if bad.any():
+        refuse(
+            "sample_weight", _first(weight, bad), "finite numbers of at least 0 each"
+        )
+
+
+def check_labels(labels: np.ndarray, sparse: bool, k: int, events: bool) -> None:
+    """Checks the values of labels, indices (n,) or distributions (n, k)."""
+    if sparse:
+        bad = ~((labels >= 0) & (labels < k))
+        if labels.dtype.kind == "f":
+            bad |= labels != np.floor(labels)
+        allowed = "0 or 1" if events else f"whole class indices in 0 … {k - 1}"
+        remedy = "; for labels to be left out pass `ignore_class=` or a weight of 0"
+        if bad.any():
+            refuse("y_true", _first(labels, bad), allowed + remedy)
+        return
+    if events:
+        y = labels[:, 1]
+        bad = ~((y >= 0) & (y <= 1))
+        if bad.any():
+            refuse(
+                "y_true",
+                _first(y, bad),
+                "0 or 1, or soft labels in [0, 1], for sigmoid outputs (class −1 of "
+                "−1/+1 is 0; for labels to be left out pass `ignore_class=`)",
+            )
+        return
+    bad = ~(np.abs(labels.sum(axis=-1) - 1) <= SUM_TOLERANCE)
+    bad |= ~(labels >= -RANGE_TOLERANCE).all(axis=-1)
+    if bad.any():
+        refuse(
+            "y_true",
+            _first(labels, bad),
+            "rows that sum to 1 and hold no negative number (pass `multi_label=True` "
+            "if several labels can be true at once)",
+        )
+
+
+def check_probabilities(rows: np.ndarray) -> None:
+    """Checks the values of probabilities (n, k); rows with NaN are not judged."""
+    with np.errstate(invalid="ignore"):
+        sums = rows.sum(axis=-1, dtype="float64")
+        bad = np.abs(sums - 1) > SUM_TOLERANCE
+        bad |= rows.min(axis=-1) < -RANGE_TOLERANCE
+    if bad.any():
+        refuse(
+            "y_pred",
+            _first(rows, bad),
+            "probabilities in [0, 1] that sum to 1 in each row (pass "
+            "`from_logits=True` if they are logits, `multi_label=True` if they are "
+            "independent sigmoids)",
+        )
+
+
+def _first(values: np.ndarray, bad: np.ndarray) -> Any:
+    """Returns the first bad entry or row."""
+    return values[bad][0].tolist()

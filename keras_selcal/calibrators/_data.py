@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._core.outputs import SUM_TOLERANCE, Outputs
+from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.samples import Samples, row_blocks
-from keras_selcal._core.validation import refuse
+from keras_selcal._core.validation import SUM_TOLERANCE, refuse
 
 _FOLDS = 3
 

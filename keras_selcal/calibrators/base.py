@@ -17,7 +17,7 @@ from keras import ops
 from keras_selcal._core.data import LabelledOutputs, predict_with_labels
 from keras_selcal._core.models import append_layer, gives_logits
 from keras_selcal._core.ops import TINY, Tensor, as_float
-from keras_selcal._core.outputs import Outputs, two_columns
+from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.validation import refuse
 from keras_selcal.calibrators._data import Labelled, gather
 from keras_selcal.calibrators._parameters import (
@@ -284,14 +284,7 @@ class Calibrator(ABC):
         """Returns outputs as logits (..., k), or (..., labels, 2) if multi-label."""
         assert self._fitted is not None
         self._check_shape(x.shape)
-        one_unit = self.outputs.is_one_unit(tuple(x.shape))
-        if len(x.shape) > 1:
-            if self.outputs.axis != -1:
-                x = ops.moveaxis(x, self.outputs.axis, -1)
-            if one_unit:
-                x = ops.squeeze(x, -1)
-        if one_unit or self.multi_label:
-            x = two_columns(x, from_logits, ops)
+        x = self.outputs.columns(x, from_logits)
         return x if from_logits else ops.log(ops.maximum(x, self._fitted.floor))
 
     def _restore(self, p: Tensor, like: Any) -> Tensor:

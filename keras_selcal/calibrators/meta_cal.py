@@ -214,10 +214,8 @@ class MetaMis(MetaCalibrator):
     ) -> None:
         super().__init__(seed, **kwargs)
         self.miscoverage = check_number(
-            "miscoverage", miscoverage, "a number in (0, 1)", above=0, most=1
+            "miscoverage", miscoverage, "a number in (0, 1)", above=0, below=1
         )
-        if self.miscoverage == 1:
-            refuse("miscoverage", miscoverage, "a number in (0, 1)")
 
     def _bag_and_threshold(
         self, data: Labelled, entropy: np.ndarray, correct: np.ndarray

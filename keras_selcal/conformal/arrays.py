@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._core.outputs import SUM_TOLERANCE, two_columns
+from keras_selcal._core.outputs import two_columns
 from keras_selcal._core.samples import to_numpy
-from keras_selcal._core.validation import check_number, refuse
+from keras_selcal._core.validation import SUM_TOLERANCE, check_number, refuse
 
 
 def to_probabilities(outputs: Any, from_logits: bool) -> np.ndarray:
@@ -53,9 +53,7 @@ def check_classes(labels: Any, shape: tuple[int, ...]) -> np.ndarray:
 def check_alpha(alpha: Any) -> float:
     """Returns the checked α; one above ½ earns a warning."""
     allowed = "a number in (0, 1): the share of sets that may miss the label"
-    number = check_number("alpha", alpha, allowed, above=0, most=1)
-    if number == 1:
-        refuse("alpha", alpha, allowed)
+    number = check_number("alpha", alpha, allowed, above=0, below=1)
     if number > 0.5:
         warnings.warn(
             f"alpha={number:g} lets {100 * number:g} % of the sets miss the label. For "

@@ -7,31 +7,23 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.data import (
-    LabelledOutputs,
-    predict_masked,
-    predict_with_labels,
-)
 from keras_selcal._core.models import (
     append_layer,
     check_extensible,
-    check_outputs,
-    gives_logits,
 )
-from keras_selcal._core.outputs import Outputs
-from keras_selcal._core.samples import to_numpy
 from keras_selcal._core.validation import refuse
 from keras_selcal.calibrators import Calibrator
 from keras_selcal.conformal.arrays import check_alpha
 from keras_selcal.conformal.evaluation import evaluate_rows
 from keras_selcal.conformal.fitting import OPTIONS, fit_layer
 from keras_selcal.conformal.layer import ConformalLayer
-from keras_selcal.conformal.results import ConformalPrediction, ConformalRecord
+from keras_selcal.conformal.results import ConformalPrediction
 from keras_selcal.conformal.samples import LabelledRows, spread
 from keras_selcal.conformal.scores import NonconformityScore
+from keras_selcal.selective.base import AnsweringClassifier, to_arrays
 
 
-class ConformalClassifier:
+class ConformalClassifier(AnsweringClassifier):
     """A classifier whose answer is a set that holds the label at a chosen rate.
 
     Formula:
@@ -107,6 +99,8 @@ class ConformalClassifier:
       Prediction](https://arxiv.org/abs/2107.07511)
     """
 
+    layer_class = ConformalLayer
+
     def __init__(
         self,
         model: keras.Model,
@@ -122,35 +116,20 @@ class ConformalClassifier:
         from_logits: bool | None = None,
         ignore_class: int | None = None,
     ) -> None:
-        if not isinstance(model, keras.Model):
-            refuse("model", model, "a Keras model")
-        if calibrator is not None and not isinstance(calibrator, Calibrator):
-            refuse("calibrator", calibrator, "a calibrator of keras_selcal, or None")
-        if calibrator is not None and calibrator.multi_label:
-            refuse(
-                "calibrator", calibrator, "one of multi_label=False: one label is true"
-            )
+        super().__init__(model, calibrator, from_logits, ignore_class=ignore_class)
         automatic = isinstance(penalty, str)
         if automatic and (penalty != "auto" or method not in ("raps", "saps")):
             refuse("penalty", penalty, "a number, or 'auto' with RAPS and SAPS")
         if automatic and k_reg is not None:
             refuse("k_reg", k_reg, "None with penalty='auto', which selects it")
         NonconformityScore.of(method, None if automatic else penalty, k_reg, seed)
-        self.model = model
         self.method = method
         self.alpha = check_alpha(alpha)
-        # What `fit` starts from each time, and what it has fitted.
-        self._given_calibrator = self.calibrator = calibrator
         self.penalty = penalty
         self.k_reg = k_reg
         self.seed = seed
         self.class_conditional = bool(class_conditional)
         self.allow_empty = bool(allow_empty)
-        self.from_logits = gives_logits(model, from_logits)
-        self.ignore_class = Outputs(ignore_class=ignore_class).ignore_class
-        self._told = from_logits is not None
-        self._layer: ConformalLayer | None = None
-        self._fitted_on: bytes | None = None
 
     def __repr__(self) -> str:
         calibrator = self.calibrator and type(self.calibrator).__name__
@@ -172,10 +151,6 @@ class ConformalClassifier:
     @property
     def strata(self) -> list[Any] | None:
         return None if self._layer is None else self._layer.strata
-
-    @property
-    def record(self) -> ConformalRecord | None:
-        return None if self._layer is None else self._layer.record
 
     def fit(
         self,
@@ -211,16 +186,8 @@ class ConformalClassifier:
             batch_size: where `x` is arrays.
             verbose: as in `keras.Model.predict`.
         """
-        found = predict_with_labels(
-            self.model, x, y, batch_size, verbose, sample_weight
-        )
-        rows = LabelledRows.of(*found, self.ignore_class, groups, strata)
-        check_outputs(
-            LabelledOutputs(rows.outputs, rows.labels, rows.weight),
-            Outputs(from_logits=self.from_logits),
-            told=self._told,
-        )
-        if rows.nested and groups is None:
+        data, digest = self._read(x, y, sample_weight, groups, batch_size, verbose)
+        if data.dependent:
             warnings.warn(
                 "The model gives several predictions for each input: tokens of one "
                 "sequence, or pixels of one image, depend on each other, and the "
@@ -228,11 +195,14 @@ class ConformalClassifier:
                 "count each input as one unit.",
                 stacklevel=2,
             )
-        digest = rows.digest()
-        # Only assigned at the end: a fit that fails changes nothing.
         options = {name: getattr(self, name) for name in OPTIONS}
-        layer, self.calibrator = fit_layer(rows, self._given_calibrator, **options)
-        self._layer = layer
+        # Only assigned at the end: a fit that fails changes nothing.
+        self._layer, self.calibrator = fit_layer(
+            LabelledRows.of(data, strata),
+            self._given_calibrator,
+            self.outputs,
+            **options,
+        )
         self._fitted_on = digest
         return self
 
@@ -254,26 +224,9 @@ class ConformalClassifier:
             batch_size: as in `keras.Model.predict`.
             verbose: as in `keras.Model.predict`.
         """
-        self._fitted()
-        outputs, mask = predict_masked(self.model, x, batch_size, verbose)
+        outputs, mask = self._outputs(x, batch_size, verbose)
         answer = self._answer(outputs, strata, mask)
         return ConformalPrediction(answer["sets"], answer["labels"])
-
-    def predict_proba(
-        self, x: Any, *, batch_size: int | None = None, verbose: Any = "auto"
-    ) -> np.ndarray:
-        """Returns calibrated probabilities (..., k).
-
-        One sigmoid unit gives two columns, (1 − p, p).
-
-        Args:
-            x: whatever `keras.Model.predict` takes.
-            batch_size: as in `keras.Model.predict`.
-            verbose: as in `keras.Model.predict`.
-        """
-        layer = self._fitted()
-        outputs, _ = predict_masked(self.model, x, batch_size, verbose)
-        return to_numpy(layer.of_classes(ops.convert_to_tensor(outputs))[0])
 
     def evaluate(
         self,
@@ -306,18 +259,16 @@ class ConformalClassifier:
             there are strata, `stratum_coverage`, a dict.
         """
         layer = self._fitted()
-        found = predict_with_labels(
-            self.model, x, y, batch_size, verbose, sample_weight
-        )
         if groups is None and layer.record and layer.record.groups is not None:
             groups = "first_axis"
-        rows = LabelledRows.of(*found, self.ignore_class, groups, strata, layer.strata)
-        if self._fitted_on == rows.digest():
+        data, digest = self._read(x, y, sample_weight, groups, batch_size, verbose)
+        if self._fitted_on == digest:
             warnings.warn(
                 "The classifier is evaluated on the data that its threshold was "
                 "selected on: the coverage is no test of the guarantee.",
                 stacklevel=2,
             )
+        rows = LabelledRows.of(data, strata, layer.strata)
         answer = self._answer(rows.outputs, rows.stratum_names())
         return evaluate_rows(rows, answer["sets"], answer["labels"])
 
@@ -338,42 +289,15 @@ class ConformalClassifier:
         outputs = layer(self.model(inputs), strata)
         return keras.Model([inputs, strata], outputs, name=f"sets_of_{self.model.name}")
 
-    def save(self, path: Any) -> None:
-        """Saves model, calibrator, score and thresholds as one file, `path.keras`."""
-        if not str(path).endswith(".keras"):
-            refuse("path", str(path), "a path that ends in .keras")
-        self.as_model().save(path)
-
     @classmethod
-    def load(cls, path: Any) -> "ConformalClassifier":
-        """Loads the file that `save` has written, on this or any other backend.
-
-        With a seed, rounding can move single classes in or out of a set on another.
-        """
-        loaded = keras.saving.load_model(path, compile=False)
-        parts = list(getattr(loaded, "layers", ()))
-        models = [part for part in parts if isinstance(part, keras.Model)]
-        if not models or not isinstance(parts[-1], ConformalLayer):
-            refuse("path", str(path), "a file saved by `ConformalClassifier.save`")
-        layer = parts[-1]
-        assert layer.record is not None
-        classifier = cls(
-            models[-1],
+    def _arguments(cls, layer: ConformalLayer) -> dict[str, Any]:
+        return {
             **layer.score.config(),
-            alpha=layer.record.alpha,
-            calibrator=layer.calibration and layer.calibration.calibrator,
-            class_conditional=layer.class_conditional,
-            allow_empty=layer.allow_empty,
-            from_logits=layer.from_logits,
-            ignore_class=layer.ignore_class,
-        )
-        classifier._layer = layer
-        return classifier
-
-    def _fitted(self) -> ConformalLayer:
-        if self._layer is None:
-            raise ValueError("This ConformalClassifier has no threshold: call `fit`.")
-        return self._layer
+            **layer.outputs.config("from_logits", "ignore_class"),
+            "alpha": layer.record.alpha,
+            "class_conditional": layer.class_conditional,
+            "allow_empty": layer.allow_empty,
+        }
 
     def _answer(
         self, outputs: np.ndarray, strata: Any, mask: np.ndarray | None = None
@@ -390,5 +314,4 @@ class ConformalClassifier:
             for name, part in parts.items()
             if part is not None
         }
-        answer = layer(**tensors)
-        return {name: to_numpy(value) for name, value in answer.items()}
+        return to_arrays(layer(**tensors))

@@ -26,14 +26,13 @@ OPTIONS = (
     "seed",
     "class_conditional",
     "allow_empty",
-    "from_logits",
-    "ignore_class",
 )
 
 
 def fit_layer(
     rows: LabelledRows,
     calibrator: Calibrator | None,
+    outputs: Outputs,
     *,
     method: str,
     alpha: float,
@@ -41,7 +40,6 @@ def fit_layer(
     k_reg: int | None,
     seed: int | None,
     class_conditional: bool,
-    from_logits: bool,
     **options: Any,
 ) -> tuple[ConformalLayer, Calibrator | None]:
     """Returns the fitted layer and calibrator, see `ConformalClassifier`."""
@@ -54,7 +52,7 @@ def fit_layer(
         first, rows = rows.halves()
     if calibrator is not None and unfitted:
         found = LabelledOutputs(first.outputs, first.labels, first.weight)
-        calibrator = calibrator.fitted_copy(found, Outputs(from_logits=from_logits))
+        calibrator = calibrator.fitted_copy(found, outputs)
     record = ConformalRecord(
         n=len(rows.labels),
         groups=None if rows.groups is None else len(np.unique(rows.groups)),
@@ -64,11 +62,16 @@ def fit_layer(
         date=datetime.date.today().isoformat(),
     )
 
+    calibration = None
+    if calibrator is not None:
+        calibration = CalibrationLayer(calibrator, outputs.from_logits)
+
     def new_layer() -> ConformalLayer:
         return ConformalLayer(
             rows.num_classes,
-            from_logits,
-            None if calibrator is None else CalibrationLayer(calibrator, from_logits),
+            outputs.from_logits,
+            calibration,
+            ignore_class=outputs.ignore_class,
             **score,
             class_conditional=class_conditional,
             strata=rows.names,

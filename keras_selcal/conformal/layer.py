@@ -8,18 +8,19 @@ import numpy as np
 from keras import ops
 
 from keras_selcal._core.ops import Tensor, safe_log
-from keras_selcal._core.outputs import two_columns
-from keras_selcal._core.saving import deserialize_if_config, serializable
+from keras_selcal._core.outputs import Outputs
+from keras_selcal._core.saving import serializable
 from keras_selcal.calibrators import CalibrationLayer
 from keras_selcal.conformal.results import ConformalRecord
 from keras_selcal.conformal.scores import NonconformityScore, fill_empty, uniforms
+from keras_selcal.selective.base import AnswerLayer, broadcast_mask
 
 # Label of masked samples.
 MASKED = -1
 
 
 @serializable
-class ConformalLayer(keras.layers.Layer):
+class ConformalLayer(AnswerLayer):
     """Calibrates, scores and forms sets: the last layer of a saved classifier.
 
     Maps a model's output (..., k) to a dict of `probabilities` (..., k), `sets`
@@ -46,6 +47,8 @@ class ConformalLayer(keras.layers.Layer):
         **kwargs: arguments of `keras.layers.Layer`.
     """
 
+    record_class = ConformalRecord
+
     def __init__(
         self,
         num_classes: int,
@@ -63,17 +66,13 @@ class ConformalLayer(keras.layers.Layer):
         record: ConformalRecord | None = None,
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("dtype", "float32")
-        super().__init__(**kwargs)
+        outputs = Outputs(from_logits, ignore_class=ignore_class)
+        super().__init__(calibration, outputs, record, **kwargs)
         self.num_classes = num_classes
-        self.from_logits = from_logits
-        self.calibration = calibration
         self.score = NonconformityScore.of(method, penalty, k_reg, seed)
         self.allow_empty = allow_empty
         self.class_conditional = class_conditional
         self.strata = None if strata is None else list(strata)
-        self.ignore_class = ignore_class
-        self.record = record
         # Without the scores' offset: float32 would round them towards it.
         self._thresholds = self.add_weight(
             name="thresholds",
@@ -89,8 +88,6 @@ class ConformalLayer(keras.layers.Layer):
                 trainable=False,
             )
             self._direction.assign(self.score.direction(num_classes))
-        self.supports_masking = True
-        self.built = True
 
     @property
     def thresholds(self) -> np.ndarray:
@@ -108,7 +105,8 @@ class ConformalLayer(keras.layers.Layer):
         mask: Tensor | None = None,
         inputs_mask: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        probabilities, scores = self.of_classes(inputs)
+        columns, probabilities, accepted = self.calibrated(inputs)
+        scores = self._scores(columns, probabilities)
         thresholds = ops.convert_to_tensor(self._thresholds)
         if self.strata is not None:
             if strata is None:
@@ -122,14 +120,11 @@ class ConformalLayer(keras.layers.Layer):
             sets = fill_empty(sets, probabilities, ops)
         finite = ops.isfinite(ops.sum(probabilities, axis=-1, keepdims=True))
         sets = ops.logical_or(sets, ops.logical_not(finite))
-        labels = ops.cast(self._labels(inputs, probabilities), "int32")
+        labels = self.decided(columns, probabilities, accepted)
         # Keras fills the second one if there are strata too.
         mask = inputs_mask if mask is None else mask
         if mask is not None:
-            mask = ops.reshape(
-                ops.cast(mask, "bool"),
-                (*ops.shape(mask), *(1,) * (len(labels.shape) - len(mask.shape))),
-            )
+            mask = broadcast_mask(mask, labels)
             sets = ops.logical_and(sets, ops.expand_dims(mask, -1))
             labels = ops.where(mask, labels, MASKED)
         return {
@@ -139,60 +134,29 @@ class ConformalLayer(keras.layers.Layer):
             "labels": labels,
         }
 
-    def compute_mask(self, inputs: Tensor, previous_mask: Any = None) -> None:
-        """Returns None: `sets` and `labels` have the mask in them."""
-
-    def _labels(self, inputs: Tensor, probabilities: Tensor) -> Tensor:
-        labels = ops.argmax(probabilities, axis=-1)
-        if self.calibration is None:
-            return labels
-        # A calibrator that rejects a sample gives it uniform probabilities.
-        outputs = self._two_columns(inputs, self.from_logits)
-        accepted = self.calibration.accepts(inputs)
-        return ops.where(accepted, labels, ops.argmax(outputs, axis=-1))
-
     def of_classes(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Returns probabilities (..., k), and scores of all classes without their
         offset.
         """
-        inputs = ops.cast(inputs, self.compute_dtype)
-        outputs = self._two_columns(inputs, self.from_logits)
-        if self.calibration is not None:
-            probabilities = self._two_columns(self.calibration(inputs), False)
-        elif self.from_logits:
-            probabilities = ops.softmax(outputs, axis=-1)
-        else:
-            probabilities = outputs
+        columns, probabilities, _ = self.calibrated(inputs)
+        return probabilities, self._scores(columns, probabilities)
+
+    def _scores(self, columns: Tensor, probabilities: Tensor) -> Tensor:
         u: Any = 1.0
         if self.score.seed is not None:
             # Those of the model itself: a calibrator can map many samples to one value.
-            logits = outputs if self.from_logits else safe_log(outputs)
+            logits = columns if self.outputs.from_logits else safe_log(columns)
             direction = ops.convert_to_tensor(self._direction)
             u = uniforms(ops.log_softmax(logits, axis=-1), direction, ops)
-        return probabilities, self.score.of_classes(probabilities, u, ops)
-
-    def _two_columns(self, x: Tensor, from_logits: bool) -> Tensor:
-        """Returns one sigmoid unit (..., 1) as (0, z) or (1 − p, p)."""
-        return x if x.shape[-1] != 1 else two_columns(x[..., 0], from_logits, ops)
+        return self.score.of_classes(probabilities, u, ops)
 
     def get_config(self) -> dict[str, Any]:
-        calibration = self.calibration
         return {
             **super().get_config(),
             "num_classes": self.num_classes,
-            "from_logits": self.from_logits,
-            "calibration": calibration
-            and keras.saving.serialize_keras_object(calibration),
+            **self.outputs.config("from_logits", "ignore_class"),
             **self.score.config(),
             "allow_empty": self.allow_empty,
             "class_conditional": self.class_conditional,
             "strata": self.strata,
-            "ignore_class": self.ignore_class,
-            "record": self.record and self.record.to_dict(),
         }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "ConformalLayer":
-        calibration = deserialize_if_config(config["calibration"])
-        record = config["record"] and ConformalRecord.from_dict(config["record"])
-        return cls(**{**config, "calibration": calibration, "record": record})

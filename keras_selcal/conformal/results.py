@@ -1,9 +1,11 @@
 """What a conformal classifier answers, and what it promises."""
 
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+
+from keras_selcal.selective.base import Record
 
 
 class ConformalPrediction(NamedTuple):
@@ -26,7 +28,7 @@ class ConformalPrediction(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ConformalRecord:
+class ConformalRecord(Record):
     """What a conformal classifier was fitted on, and what it promises.
 
     Attributes:
@@ -47,11 +49,3 @@ class ConformalRecord:
     per_class: bool
     per_stratum: bool
     date: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the record in a form that JSON can hold."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "ConformalRecord":
-        return cls(**values)

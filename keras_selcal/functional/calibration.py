@@ -13,7 +13,6 @@ from keras_selcal._core.binning import (
     check_kind,
     uniform_bins,
 )
-from keras_selcal._core.outputs import RANGE_TOLERANCE
 from keras_selcal._core.samples import (
     MOST_ENTRIES,
     Array,
@@ -22,7 +21,7 @@ from keras_selcal._core.samples import (
     to_numpy,
     to_weight,
 )
-from keras_selcal._core.validation import check_choice, refuse
+from keras_selcal._core.validation import RANGE_TOLERANCE, check_choice, refuse
 
 
 def calibration_error(

@@ -9,12 +9,9 @@ import numpy as np
 from keras import ops
 
 from keras_selcal import csf as csf_module
-from keras_selcal._core.data import LabelledData, LabelledOutputs, predict_masked
-from keras_selcal._core.models import append_layer, gives_logits
-from keras_selcal._core.ops import Tensor
-from keras_selcal._core.outputs import Outputs
-from keras_selcal._core.validation import refuse
+from keras_selcal._core.data import LabelledOutputs
 from keras_selcal.calibrators import CalibrationLayer, Calibrator
+from keras_selcal.selective.base import AnsweringClassifier, to_arrays
 from keras_selcal.selective.data import FIRST_AXIS, SelectionData
 from keras_selcal.selective.fitting import (
     DEFAULT_DELTA,
@@ -23,7 +20,6 @@ from keras_selcal.selective.fitting import (
     select_each,
 )
 from keras_selcal.selective.layer import OPTIONS, SelectionLayer
-from keras_selcal.selective.record import FitRecord
 from keras_selcal.selective.threshold import check_delta, check_target
 
 
@@ -41,7 +37,7 @@ class SelectivePrediction(NamedTuple):
     confidence: np.ndarray
 
 
-class SelectiveClassifier:
+class SelectiveClassifier(AnsweringClassifier):
     """A classifier that abstains where its confidence is too low.
 
     Formula:
@@ -103,6 +99,8 @@ class SelectiveClassifier:
       Classification](https://www.jmlr.org/papers/v11/el-yaniv10a.html)
     """
 
+    layer_class = SelectionLayer
+
     def __init__(
         self,
         model: keras.Model,
@@ -115,41 +113,20 @@ class SelectiveClassifier:
         ignore_class: int | None = None,
         axis: int = -1,
     ) -> None:
-        if not isinstance(model, keras.Model):
-            refuse("model", model, "a Keras model")
-        if calibrator is not None and not isinstance(calibrator, Calibrator):
-            refuse("calibrator", calibrator, "a calibrator of keras_selcal, or None")
-        if calibrator is not None:
-            for name, value in (("multi_label", bool(multi_label)), ("axis", axis)):
-                if getattr(calibrator.outputs, name) != value:
-                    refuse("calibrator", calibrator, f"one with {name}={value}")
-        self.model = model
-        self.csf = csf_module.get(csf)
-        # What `fit` starts from each time, and what it has fitted.
-        self._given_calibrator = self.calibrator = calibrator
-        self.outputs = Outputs(
-            from_logits=gives_logits(model, from_logits),
+        super().__init__(
+            model,
+            calibrator,
+            from_logits,
             multi_label=multi_label,
             ignore_class=ignore_class,
             axis=axis,
             decision_threshold=decision_threshold,
         )
-        self._told = from_logits is not None
-        self._selection: SelectionLayer | None = None
-        self._fitted_on: Any = None
-
-    @property
-    def from_logits(self) -> bool:
-        """Whether the model gives logits."""
-        return self.outputs.from_logits
+        self.csf = csf_module.get(csf)
 
     @property
     def threshold(self) -> Any:
-        return None if self._selection is None else self._selection.threshold
-
-    @property
-    def record(self) -> FitRecord | None:
-        return None if self._selection is None else self._selection.record
+        return None if self._layer is None else self._layer.threshold
 
     def __repr__(self) -> str:
         calibrator = self.calibrator and type(self.calibrator).__name__
@@ -217,8 +194,8 @@ class SelectiveClassifier:
         if calibrator is not None and not calibrator.fitted:
             calibration_data, data = data.halves()
             calibrator = self._fit_copy(calibrator, calibration_data)
-        selection = self._layer(calibrator)
-        cuts = data.cuts(_to_numpy(selection.answer(data.y_pred)))
+        selection = self._new_layer(calibrator)
+        cuts = data.cuts(to_arrays(selection.answer(data.y_pred)))
         thresholds = select_each(cuts, coverage, risk, delta)
         selection.record = record_of(
             data, cuts, thresholds, coverage=coverage, risk=risk, delta=delta
@@ -228,7 +205,7 @@ class SelectiveClassifier:
         )
         # Only now: a fit that fails changes nothing.
         self.calibrator = calibrator
-        self._selection = selection
+        self._layer = selection
         self._fitted_on = digest
         return self
 
@@ -248,20 +225,6 @@ class SelectiveClassifier:
         return SelectivePrediction(
             decision["labels"], decision["accepted"], decision["confidence"]
         )
-
-    def predict_proba(
-        self, x: Any, *, batch_size: int | None = None, verbose: Any = "auto"
-    ) -> np.ndarray:
-        """Returns calibrated probabilities (..., k), of rejected samples too.
-
-        One sigmoid unit gives two columns, (1 − p, p).
-
-        Args:
-            x: inputs, in any form that `keras.Model.predict` takes.
-            batch_size: as in `keras.Model.predict`.
-            verbose: as in `keras.Model.predict`.
-        """
-        return self._decide(x, batch_size, verbose)["probabilities"]
 
     def evaluate(
         self,
@@ -307,59 +270,14 @@ class SelectiveClassifier:
                 "selected on: risk and coverage look better than they are.",
                 stacklevel=2,
             )
-        answer = _to_numpy(selection.answer(data.y_pred))
+        answer = to_arrays(selection.answer(data.y_pred))
         return evaluate(data, answer, selection.threshold, delta)
 
-    def as_model(self) -> keras.Model:
-        """Returns one Keras model, to save, export or serve: see `SelectionLayer`."""
-        return append_layer(self.model, self._fitted())
-
-    def save(self, path: Any) -> None:
-        """Saves model, calibrator, threshold and record as one file, `path.keras`."""
-        if not str(path).endswith(".keras"):
-            refuse("path", str(path), "a path that ends in .keras")
-        self.as_model().save(path)
-
     @classmethod
-    def load(cls, path: Any) -> "SelectiveClassifier":
-        """Loads the file that `save` has written, on this or any other backend."""
-        loaded = keras.saving.load_model(path, compile=False)
-        # Inputs, then the model, then the layer that `as_model` has put behind it.
-        layers = list(getattr(loaded, "layers", ()))
-        if len(layers) < 3 or not isinstance(layers[-1], SelectionLayer):
-            refuse("path", str(path), "a file saved by `SelectiveClassifier.save`")
-        model, selection = layers[-2], layers[-1]
-        calibration = selection.calibration
-        classifier = cls(
-            model,
-            selection.csf,
-            calibrator=None if calibration is None else calibration.calibrator,
-            **selection.outputs.config(*OPTIONS),
-        )
-        classifier._selection = selection
-        return classifier
+    def _arguments(cls, layer: SelectionLayer) -> dict[str, Any]:
+        return {"csf": layer.csf, **layer.outputs.config(*OPTIONS)}
 
-    def _fitted(self) -> SelectionLayer:
-        if self._selection is None:
-            raise ValueError("This SelectiveClassifier has no threshold: call `fit`.")
-        return self._selection
-
-    def _read(
-        self,
-        x: Any,
-        y: Any,
-        sample_weight: Any,
-        groups: Any,
-        batch_size: Any,
-        verbose: Any,
-    ) -> tuple[SelectionData, bytes]:
-        """Returns the checked data with the model's outputs, and its fingerprint."""
-        source = LabelledData(x, y, sample_weight, batch_size=batch_size)
-        found = source.predict(self.model, verbose=verbose)
-        data = SelectionData.of(found, self.outputs, groups, self._told)
-        return data, data.digest(x if source.arrays else None)
-
-    def _layer(self, calibrator: Calibrator | None) -> SelectionLayer:
+    def _new_layer(self, calibrator: Calibrator | None) -> SelectionLayer:
         calibration = None
         if calibrator is not None:
             calibration = CalibrationLayer(calibrator, from_logits=self.from_logits)
@@ -380,11 +298,6 @@ class SelectiveClassifier:
         )
 
     def _decide(self, x: Any, batch_size: Any, verbose: Any) -> dict[str, np.ndarray]:
-        selection = self._fitted()
-        outputs, mask = predict_masked(self.model, x, batch_size, verbose)
+        outputs, mask = self._outputs(x, batch_size, verbose)
         mask = None if mask is None else ops.convert_to_tensor(mask)
-        return _to_numpy(selection(ops.convert_to_tensor(outputs), mask=mask))
-
-
-def _to_numpy(tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
-    return {name: ops.convert_to_numpy(value) for name, value in tensors.items()}
+        return to_arrays(self._fitted()(ops.convert_to_tensor(outputs), mask=mask))

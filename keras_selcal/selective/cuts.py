@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._core.outputs import check_weights
 from keras_selcal._core.samples import to_numpy
-from keras_selcal._core.validation import refuse
+from keras_selcal._core.validation import check_weights, refuse
 from keras_selcal.selective.bounds import betting_p_value, binomial_tail, risk_bound
 
 # Ratio of the coverages of successive thresholds that the search tests.

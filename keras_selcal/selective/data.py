@@ -80,8 +80,10 @@ class SelectionData:
                 refuse("y", labels, "class indices or one-hot, not soft labels")
             labels = np.where(ignored, outputs.ignore_class, labels.argmax(axis=-1))
         rows = arranged.y_pred.reshape(*shape, k)[counts]
-        if np.isnan(rows).any() or np.isposinf(rows).any():
-            refuse("model", "NaN or +inf", "a model whose outputs are finite")
+        bad = ~np.isfinite(rows.max(axis=-1))
+        if bad.any():
+            allowed = "data for which the outputs are finite, or −∞ for masked classes"
+            refuse("x", rows[bad][0], allowed)
         units = _units(groups, samples)
         if outputs.multi_label:
             units = np.broadcast_to(units[..., None], shape)

@@ -1,13 +1,14 @@
 """What a selective classifier was fitted on, and what it promises."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+
+from keras_selcal.selective.base import Record
 
 Figure = float | tuple[float, ...]
 
 
 @dataclass(frozen=True)
-class FitRecord:
+class FitRecord(Record):
     """What a selective classifier was fitted on, and what it promises.
 
     With `multi_label=True`, `coverage`, `selective_risk` and `bound` have one entry for
@@ -37,21 +38,6 @@ class FitRecord:
     delta: float | None
     bound: Figure | None
     date: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the record in a form that JSON can hold."""
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in asdict(self).items()
-        }
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "FitRecord":
-        fields: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in values.items()
-        }
-        return cls(**fields)
 
     def describe(self) -> str:
         """Returns the figures in one line, as arguments."""

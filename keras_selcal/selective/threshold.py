@@ -130,9 +130,7 @@ def check_target(
 
 def check_delta(delta: float) -> float:
     """Returns the checked δ."""
-    number = check_number("delta", delta, "a number in (0, 1)", above=0, most=1)
-    if number == 1:
-        refuse("delta", delta, "a number in (0, 1)")
+    number = check_number("delta", delta, "a number in (0, 1)", above=0, below=1)
     if number > 0.5:
         warnings.warn(
             f"`delta={number:g}` is the probability that the guarantee fails, not a "

@@ -1,0 +1,249 @@
+"""What classifiers that abstain and classifiers that answer with sets share."""
+
+from dataclasses import asdict
+from typing import Any, ClassVar, TypeVar
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_selcal._core.data import LabelledData, predict_masked
+from keras_selcal._core.models import append_layer, gives_logits
+from keras_selcal._core.ops import Tensor
+from keras_selcal._core.outputs import Outputs
+from keras_selcal._core.samples import to_numpy
+from keras_selcal._core.saving import deserialize_if_config
+from keras_selcal._core.validation import refuse
+from keras_selcal.calibrators import CalibrationLayer, Calibrator
+from keras_selcal.selective.data import SelectionData
+
+C = TypeVar("C", bound="AnsweringClassifier")
+L = TypeVar("L", bound="AnswerLayer")
+
+
+class Record:
+    """Base class of what a fit leaves behind, a dataclass that JSON can hold."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the record in a form that JSON can hold."""
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(self).items()  # type: ignore[call-overload]
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Any:
+        return cls(
+            **{
+                name: tuple(value) if isinstance(value, list) else value
+                for name, value in values.items()
+            }
+        )
+
+
+class AnswerLayer(keras.layers.Layer):
+    """Base class of the layers that turn a model's outputs into answers.
+
+    Args:
+        calibration: a `CalibrationLayer`, or None.
+        outputs: what the model's outputs mean.
+        record: what the classifier was fitted on, or None.
+        **kwargs: arguments of `keras.layers.Layer`.
+    """
+
+    record_class: ClassVar[type[Record]]
+
+    def __init__(
+        self,
+        calibration: CalibrationLayer | None,
+        outputs: Outputs,
+        record: Any,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("dtype", "float32")
+        super().__init__(**kwargs)
+        self.calibration = calibration
+        self.outputs = outputs
+        self.record = record
+        self.supports_masking = True
+        self.built = True
+
+    def calibrated(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns the inputs and their probabilities with the classes in the last axis
+        (see `Outputs.columns`), and which samples the calibrator answers.
+        """
+        from_logits = self.outputs.from_logits
+        inputs = ops.cast(ops.convert_to_tensor(inputs), self.compute_dtype)
+        columns = self.outputs.columns(inputs, from_logits)
+        if self.calibration is None:
+            p = ops.softmax(columns, axis=-1) if from_logits else columns
+            return columns, p, ops.ones_like(p[..., 0], dtype="bool")
+        p = self.outputs.columns(self.calibration(inputs), False)
+        return columns, p, self.calibration.accepts(inputs)
+
+    def decided(self, columns: Tensor, p: Tensor, accepted: Tensor) -> Tensor:
+        """Returns the predicted classes, for what `calibrated` returns.
+
+        A sample that the calibrator rejects has the class of its largest output, since
+        its probabilities are uniform.
+        """
+        if self.outputs.decision_threshold == 0.5:
+            labels = ops.argmax(p, axis=-1)
+        else:
+            labels = ops.cast(p[..., 1] > self.outputs.decision_threshold, "int32")
+        if self.calibration is not None:
+            labels = ops.where(accepted, labels, ops.argmax(columns, axis=-1))
+        return ops.cast(labels, "int32")
+
+    def compute_mask(self, inputs: Tensor, previous_mask: Any = None) -> None:
+        """Returns None: the answers have the mask in them."""
+
+    def get_config(self) -> dict[str, Any]:
+        calibration = self.calibration
+        return {
+            **super().get_config(),
+            "calibration": calibration
+            and keras.saving.serialize_keras_object(calibration),
+            "record": self.record and self.record.to_dict(),
+        }
+
+    @classmethod
+    def from_config(cls: type[L], config: dict[str, Any]) -> L:
+        calibration = deserialize_if_config(config["calibration"])
+        record = config["record"] and cls.record_class.from_dict(config["record"])
+        return cls(**{**config, "calibration": calibration, "record": record})
+
+
+def broadcast_mask(mask: Tensor, answers: Tensor) -> Tensor:
+    """Returns a Keras mask in as many dimensions as the answers have."""
+    missing = len(answers.shape) - len(mask.shape)
+    return ops.reshape(ops.cast(mask, "bool"), (*ops.shape(mask), *(1,) * missing))
+
+
+class AnsweringClassifier:
+    """Base class: a model, a calibrator and a layer that `fit` makes.
+
+    Args:
+        model: a Keras model.
+        calibrator: a calibrator or None; `fit` starts from it each time.
+        from_logits: whether the model gives logits, or None.
+        **outputs: options of `Outputs`.
+    """
+
+    layer_class: ClassVar[type[AnswerLayer]]
+
+    def __init__(
+        self,
+        model: keras.Model,
+        calibrator: Calibrator | None,
+        from_logits: bool | None,
+        **outputs: Any,
+    ) -> None:
+        if not isinstance(model, keras.Model):
+            refuse("model", model, "a Keras model")
+        self.outputs = Outputs(gives_logits(model, from_logits), **outputs)
+        if calibrator is not None:
+            if not isinstance(calibrator, Calibrator):
+                allowed = "a calibrator of keras_selcal, or None"
+                refuse("calibrator", calibrator, allowed)
+            for name, value in self.outputs.config("multi_label", "axis").items():
+                if getattr(calibrator.outputs, name) != value:
+                    refuse("calibrator", calibrator, f"one with {name}={value}")
+        self.model = model
+        # What `fit` starts from each time, and what it has fitted.
+        self._given_calibrator = self.calibrator = calibrator
+        self._told = from_logits is not None
+        self._layer: Any = None
+        self._fitted_on: bytes | None = None
+
+    @property
+    def from_logits(self) -> bool:
+        """Whether the model gives logits."""
+        return self.outputs.from_logits
+
+    @property
+    def record(self) -> Any:
+        return None if self._layer is None else self._layer.record
+
+    def _fitted(self) -> Any:
+        if self._layer is None:
+            raise ValueError(
+                f"This {type(self).__name__} has no threshold: call `fit`."
+            )
+        return self._layer
+
+    def _read(
+        self,
+        x: Any,
+        y: Any,
+        sample_weight: Any,
+        groups: Any,
+        batch_size: Any,
+        verbose: Any,
+    ) -> tuple[SelectionData, bytes]:
+        """Returns the checked data with the model's outputs, and its fingerprint."""
+        source = LabelledData(x, y, sample_weight, batch_size=batch_size)
+        found = source.predict(self.model, verbose=verbose)
+        data = SelectionData.of(found, self.outputs, groups, self._told)
+        return data, data.digest(x if source.arrays else None)
+
+    def _outputs(
+        self, x: Any, batch_size: int | None, verbose: Any
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Returns the model's outputs and their mask, once the classifier is fitted."""
+        self._fitted()
+        return predict_masked(self.model, x, batch_size, verbose)
+
+    def predict_proba(
+        self, x: Any, *, batch_size: int | None = None, verbose: Any = "auto"
+    ) -> np.ndarray:
+        """Returns calibrated probabilities (..., k), of rejected samples too.
+
+        One sigmoid unit gives two columns, (1 − p, p).
+
+        Args:
+            x: inputs, in any form that `keras.Model.predict` takes.
+            batch_size: as in `keras.Model.predict`.
+            verbose: as in `keras.Model.predict`.
+        """
+        outputs, _ = self._outputs(x, batch_size, verbose)
+        _, p, _ = self._fitted().calibrated(outputs)
+        return to_numpy(self.outputs.restored(p))
+
+    def as_model(self) -> keras.Model:
+        """Returns one Keras model, to save, export or serve: see its last layer."""
+        return append_layer(self.model, self._fitted())
+
+    def save(self, path: Any) -> None:
+        """Saves model, calibrator, thresholds and record as one file, `path.keras`."""
+        if not str(path).endswith(".keras"):
+            refuse("path", str(path), "a path that ends in .keras")
+        self.as_model().save(path)
+
+    @classmethod
+    def load(cls: type[C], path: Any) -> C:
+        """Loads the file that `save` has written, on this or any other backend."""
+        loaded = keras.saving.load_model(path, compile=False)
+        # Inputs, then the model, then the layer that `as_model` has put behind it.
+        layers = list(getattr(loaded, "layers", ()))
+        models = [layer for layer in layers if isinstance(layer, keras.Model)]
+        if not models or not isinstance(layers[-1], cls.layer_class):
+            refuse("path", str(path), f"a file saved by `{cls.__name__}.save`")
+        layer = layers[-1]
+        classifier = cls(
+            models[-1],
+            calibrator=layer.calibration and layer.calibration.calibrator,
+            **cls._arguments(layer),
+        )
+        classifier._layer = layer
+        return classifier
+
+    @classmethod
+    def _arguments(cls, layer: Any) -> dict[str, Any]:
+        """Returns the other arguments of the classifier that a layer belongs to."""
+        raise NotImplementedError
+
+
+def to_arrays(tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
+    """Returns answers as NumPy arrays."""
+    return {name: ops.convert_to_numpy(value) for name, value in tensors.items()}
