@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_selcal import CalibrationReport, ExpectedCalibrationError, FocalLoss
 from keras_selcal._core.batch import Batch
 from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.samples import Samples
+from keras_selcal.functional import kde_ece
 
 
 def numpy(x):
@@ -141,6 +143,13 @@ BAD = {
     "multi-hot": ([[1.0, 1.0], [1.0, 0.0]], [[0.5, 0.5], [0.5, 0.5]], None),
     "logits": ([0, 1], [[3.0, -5.0], [0.5, 0.5]], None),
     "sum": ([0, 1], [[0.9, 0.9], [0.5, 0.5]], None),
+    "negative soft": (
+        [[1.5, -0.5, 0.0], [0.0, 0.0, 1.0]],
+        np.full((2, 3), 1 / 3),
+        None,
+    ),
+    "sum of 1": ([0, 1], [[1.5, -0.5, 0.0], [0.5, 0.5, 0.0]], None),
+    "infinite weight": ([0, 1], [[0.5, 0.5], [0.5, 0.5]], [np.inf, 1.0]),
     "negative weight": ([0, 1], [[0.5, 0.5], [0.5, 0.5]], [-1.0, 1.0]),
     "NaN weight": ([0, 1], [[0.5, 0.5], [0.5, 0.5]], [np.nan, 1.0]),
     "unit label -1": ([-1, 1], [0.5, 0.5], None),
@@ -150,15 +159,80 @@ BAD = {
 }
 
 
+def kde_ece_of(y, p, outputs, w):
+    return kde_ece(y, p, from_logits=outputs.from_logits, sample_weight=w)
+
+
 @pytest.mark.parametrize("name", BAD)
 def test_bad_values_are_errors_in_arrays_and_not_valid_in_tensors(name):
     y, p, w = (None if x is None else np.array(x, np.array(x).dtype) for x in BAD[name])
     p = p.astype("float32")
     argument = "sample_weight" if "weight" in name else "y_"
-    for build in (Batch.of, Samples.of):
+    for build in (Batch.of, Samples.of, kde_ece_of):
         with pytest.raises(ValueError, match=f"`{argument}.*Received: {argument}"):
             build(y, p, Outputs(), w)
     tensors = [None if x is None else ops.convert_to_tensor(x) for x in (y, p, w)]
     batch = Batch.of(tensors[0], tensors[1], Outputs(), tensors[2])
     assert numpy(batch.valid).tolist() == [False, True]
+    # A function that returns a float has the values of tensors at hand.
+    with pytest.raises(ValueError, match=f"`{argument}.*Received: {argument}"):
+        kde_ece_of(tensors[0], tensors[1], Outputs(), tensors[2])
     assert np.isnan(numpy(batch.checked(ops.ones((2,))))).tolist() == [True, False]
+
+
+def builds():
+    """What takes labels and predictions by value."""
+    return (
+        lambda y, p, **o: Batch.of(y, p, Outputs(**o)),
+        lambda y, p, **o: Samples.of(y, p, Outputs(**o)),
+        lambda y, p, **o: CalibrationReport(y, p, bootstrap=0, **o),
+        lambda y, p, **o: FocalLoss(**o)(y, p),
+        lambda y, p, **o: ExpectedCalibrationError(**o)(y, p),
+    )
+
+
+@pytest.mark.parametrize("build", builds())
+def test_probabilities_in_the_place_of_logits_are_noticed(build):
+    p = np.random.default_rng(0).dirichlet(np.ones(3), 20).astype("float32")
+    y = np.arange(20) % 3
+    with pytest.raises(ValueError, match=r"`y_pred` must be logits.*from_logits=False"):
+        build(y, p, from_logits=True)
+    build(y, p - 0.5, from_logits=True)
+    for sigmoids, labels in ((p[:, 0], y > 0), (p[:, :1], y > 0)):
+        with pytest.warns(UserWarning, match="All logits lie in"):
+            build(labels, sigmoids, from_logits=True)
+        # A few of them can lie there by chance.
+        build(labels[:9], sigmoids[:9], from_logits=True)
+
+
+@pytest.mark.parametrize("build", builds())
+def test_arrays_that_hold_no_plain_numbers_are_refused(build):
+    p = np.full((4, 2), 0.5, "float32")
+    for labels in (
+        np.array([0, 1.7, 1, 0], object),
+        np.array([0, None, 1, 0], object),
+        np.array([0, np.nan, 1, 0], object),
+        np.array(["cat", "dog", "cat", "dog"]),
+        np.ma.array([0, 1, 1, 0], mask=[True, False, False, False]),
+        [0, [1], 1, 0],
+    ):
+        with pytest.raises(ValueError, match=r"`y_true` must be .*Received: y_true="):
+            build(labels, p)
+    with pytest.raises(ValueError, match=r"`y_pred` must be an array without a mask"):
+        build(np.array([0, 1, 1, 0]), np.ma.array(p, mask=p > 1))
+
+
+def test_weights_of_another_length_are_named():
+    y, p = np.array([0, 1]), np.full((2, 2), 0.5, "float32")
+    for weight in (np.ones(3), np.array(["a", "b"])):
+        for build in (Batch.of, Samples.of):
+            with pytest.raises(ValueError, match="`sample_weight` must"):
+                build(y, p, Outputs(), weight)
+    with pytest.raises(ValueError, match="at least one sample that counts"):
+        kde_ece(y, p, sample_weight=np.zeros(2))
+
+
+def test_probabilities_above_one_are_refused():
+    for y, p in (([1], [1.015]), ([1, 0], [[0.0, 1.015], [0.8, 0.2]])):
+        with pytest.raises(ValueError, match=r"`y_pred` must be probabilities in"):
+            Samples.of(np.array(y), np.array(p), Outputs())

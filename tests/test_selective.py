@@ -103,7 +103,7 @@ def test_probabilities_and_logits_agree():
         logits, probabilities = (c.predict(test_x, verbose=0) for c in given)
         np.testing.assert_allclose(logits[2], probabilities[2], atol=1e-5)
         np.testing.assert_array_equal(logits[0], probabilities[0])
-    with pytest.warns(UserWarning, match="each row sums to one"):
+    with pytest.raises(ValueError, match="pass `from_logits=False`"):
         SelectiveClassifier(logits_model()).fit(softmax(x), y, coverage=0.6, verbose=0)
     with pytest.raises(ValueError, match="pass `from_logits=True`"):
         SelectiveClassifier(logits_model(), from_logits=False).fit(

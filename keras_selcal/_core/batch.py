@@ -228,8 +228,8 @@ class Batch:
         """Which rows hold what `Outputs` allows, (n,).
 
         Elsewhere a label is no class or no distribution, a prediction is NaN or no
-        distribution, or a weight is negative or NaN. The values of such a row must be
-        NaN, not a plausible number: see `checked`.
+        distribution, or a weight is negative or not finite. The values of such a row
+        must be NaN, not a plausible number: see `checked`.
         """
         if self.in_logs:
             # One NaN in a row of logits makes all its log-probabilities NaN.
@@ -242,7 +242,7 @@ class Batch:
         else:
             valid = valid & _sums_to_one(self.labels)
         if self.sample_weight is not None:
-            valid = valid & (self.sample_weight >= 0)
+            valid = valid & (self.sample_weight >= 0) & (self.sample_weight < math.inf)
         return valid
 
     def checked(self, values: Tensor) -> Tensor:
@@ -321,10 +321,8 @@ def _rows_of_weight(
 
 def _sums_to_one(rows: Tensor) -> Tensor:
     """Returns which rows may be distributions, (n,): not NaN, logits or multi-hot."""
-    if rows.shape[-1] == 2:
-        # (1 − p, p) sums to 1 for any p; with absolute values, for those in [0, 1].
-        rows = abs(rows)
-    return abs(ops.sum(rows, axis=-1) - 1.0) <= SUM_TOLERANCE
+    # Absolute values: (1 − p, p), and many rows of logits, sum to 1 without them.
+    return abs(ops.sum(abs(rows), axis=-1) - 1.0) <= SUM_TOLERANCE
 
 
 def _static_shape(x: Tensor) -> tuple[int | None, ...] | None:

@@ -1,6 +1,5 @@
 """What calibrators, selective classifiers and callbacks do with a Keras model."""
 
-import warnings
 from typing import Any
 
 import keras
@@ -9,7 +8,7 @@ import numpy as np
 from keras_selcal._core.data import LabelledOutputs
 from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.samples import check_values
-from keras_selcal._core.validation import SUM_TOLERANCE, refuse
+from keras_selcal._core.validation import refuse
 
 _PROBABILITIES = ("softmax", "sigmoid")
 
@@ -59,33 +58,21 @@ def check_extensible(model: keras.Model) -> None:
 
 
 def check_outputs(
-    found: LabelledOutputs, outputs: Outputs, *, told: bool = True, stacklevel: int = 3
+    found: LabelledOutputs, outputs: Outputs, *, told: bool = True
 ) -> None:
     """Checks by value that outputs, labels and weights are what they are taken for.
 
-    If logits are expected and the values look like probabilities, it warns; for
-    sigmoids of which nobody has told that they are logits, it raises an error.
+    Outputs of sigmoids that all lie in [0, 1] are an error if nobody has told whether
+    they are logits.
     """
-    rows = check_values(found.labels, found.outputs, outputs, found.weight).y_pred
-    if not outputs.from_logits:
-        return
-    events = outputs.multi_label or outputs.is_one_unit(found.outputs.shape)
-    if events:
-        rows = np.stack([1 - rows[:, 1], rows[:, 1]], axis=-1)
-    # Rows of NaN, of a network that diverged, are not judged.
-    rows = rows[np.isfinite(rows).all(axis=-1)]
-    sums = rows.sum(axis=-1, dtype="float64")
-    if len(rows) and (rows >= 0).all() and np.allclose(sums, 1, atol=SUM_TOLERANCE):
-        if events and not told:
+    sigmoids = outputs.multi_label or outputs.is_one_unit(found.outputs.shape)
+    if sigmoids and outputs.from_logits and not told:
+        z = found.outputs[np.isfinite(found.outputs)]
+        if z.size and z.min() >= 0 and z.max() <= 1:
             refuse(
                 "from_logits",
                 None,
                 "True or False for this model: all of its outputs lie in [0, 1], but "
                 "its last operation is no sigmoid",
             )
-        warnings.warn(
-            "The model's outputs are taken for logits, but they lie in [0, 1], and "
-            "each row sums to one. If they are probabilities, pass "
-            "`from_logits=False`.",
-            stacklevel=stacklevel,
-        )
+    check_values(found.labels, found.outputs, outputs, found.weight)

@@ -323,7 +323,10 @@ def broadcast_weight(weight: Any, shape: tuple[Any, ...], xp: Any) -> Any:
     """
     if len(weight.shape) == len(shape) + 1 and weight.shape[-1] == 1:
         weight = xp.squeeze(weight, -1)
-    if len(weight.shape) > len(shape):
+    if len(weight.shape) > len(shape) or any(
+        isinstance(b, int) and a not in (None, 1, b)
+        for a, b in zip(weight.shape, shape, strict=False)
+    ):
         raise ValueError(
             "`sample_weight` must have a shape that broadcasts to the samples'. "
             f"Received: sample_weight.shape={tuple(weight.shape)} for samples of "

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from keras_selcal._core.outputs import Outputs, broadcast_weight, finite_log_p
 from keras_selcal._core.validation import (
     check_labels,
+    check_logits,
     check_probabilities,
     check_weights,
     refuse,
@@ -39,11 +40,28 @@ def to_numpy(x: Any) -> Array:
     return np.asarray(x)
 
 
+def to_numbers(argument: str, x: Any) -> Array:
+    """Returns an array or a tensor of any backend as a NumPy array of numbers."""
+    try:
+        array = to_numpy(x)
+        # Objects are what pandas has for mixed values; NumPy has no bfloat16.
+        if array.dtype.kind in "OV":
+            array = array.astype("float64" if array.dtype.kind == "O" else "float32")
+    except (TypeError, ValueError):
+        refuse(argument, x, "an array of numbers")
+    if array.dtype.kind not in "biuf":
+        refuse(argument, array.reshape(-1)[:1], "an array of numbers")
+    if isinstance(array, np.ma.MaskedArray):
+        remedy = "an array without a mask; samples of `sample_weight` 0 are left out"
+        refuse(argument, type(array), remedy)
+    return array
+
+
 def to_weight(sample_weight: Any, shape: tuple[int, ...]) -> Array | None:
     """Returns the checked weights of samples of a shape, (n,) in float64."""
     if sample_weight is None:
         return None
-    weight = to_numpy(sample_weight).astype("float64")
+    weight = to_numbers("sample_weight", sample_weight).astype("float64")
     check_weights(weight)
     return np.reshape(broadcast_weight(weight, shape, np), (-1,))
 
@@ -84,7 +102,7 @@ def check_values(
     y_true: Any, y_pred: Any, outputs: Outputs, sample_weight: Any
 ) -> _Rows:
     """Checks labels, predictions and weights by value; returns the rows that count."""
-    y_pred, y_true = to_numpy(y_pred), to_numpy(y_true)
+    y_pred, y_true = to_numbers("y_pred", y_pred), to_numbers("y_true", y_true)
     if y_pred.dtype not in (np.float32, np.float64):
         y_pred = y_pred.astype("float32")
     weight = to_weight(sample_weight, outputs.sample_shape(y_pred.shape))
@@ -111,7 +129,9 @@ def check_values(
         weight = None if weight is None else weight[counts]
         label_index = None if label_index is None else label_index[counts]
     check_labels(labels, sparse, k, arranged.events)
-    if not outputs.from_logits:
+    if outputs.from_logits:
+        check_logits(y_pred, arranged.events)
+    else:
         for rows in row_blocks(y_pred.shape):
             check_probabilities(y_pred[rows])
     labels = labels.astype(np.intp if sparse else "float64")

@@ -1,6 +1,7 @@
 """Argument checks: each error names the argument, its value and the allowed values."""
 
 import math
+import warnings
 from collections.abc import Collection
 from typing import Any, NoReturn, TypeVar
 
@@ -13,6 +14,9 @@ SUM_TOLERANCE = 0.02
 
 # How far a probability may lie outside [0, 1]: rounding, not logits.
 RANGE_TOLERANCE = 1e-3
+
+# So many logits of sigmoid units do not all lie in [0, 1] by chance.
+_MANY_ROWS = 10
 
 
 def refuse(argument: str, value: Any, allowed: str) -> NoReturn:
@@ -115,6 +119,7 @@ def check_probabilities(rows: np.ndarray) -> None:
         sums = rows.sum(axis=-1, dtype="float64")
         bad = np.abs(sums - 1) > SUM_TOLERANCE
         bad |= rows.min(axis=-1) < -RANGE_TOLERANCE
+        bad |= rows.max(axis=-1) > 1 + RANGE_TOLERANCE
     if bad.any():
         refuse(
             "y_pred",
@@ -122,6 +127,33 @@ def check_probabilities(rows: np.ndarray) -> None:
             "probabilities in [0, 1] that sum to 1 in each row (pass "
             "`from_logits=True` if they are logits, `multi_label=True` if they are "
             "independent sigmoids)",
+        )
+
+
+def check_logits(rows: np.ndarray, events: bool) -> None:
+    """Checks that logits (n, k) are not probabilities.
+
+    Equal rows, and rows of 0 and 1 only, are not judged, nor is NaN. Few logits of
+    sigmoids can lie in [0, 1] by chance; many earn a warning.
+    """
+    if len(rows) == 0 or not (rows.min() >= 0 and rows.max() <= 1 + RANGE_TOLERANCE):
+        return
+    if (rows == rows[0]).all() or ((rows == 0) | (rows == 1)).all():
+        return
+    if events:
+        if len(rows) >= _MANY_ROWS:
+            warnings.warn(
+                "All logits lie in [0, 1]. If they are probabilities of sigmoid units, "
+                "pass `from_logits=False`.",
+                stacklevel=5,
+            )
+        return
+    if (np.abs(rows.sum(axis=-1, dtype="float64") - 1) <= SUM_TOLERANCE).all():
+        refuse(
+            "y_pred",
+            rows[0].tolist(),
+            "logits; each of these rows is non-negative and sums to 1: pass "
+            "`from_logits=False` if they are probabilities",
         )
 
 

@@ -2,7 +2,6 @@
 
 import importlib
 import math
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 
 from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.samples import Samples, row_blocks
-from keras_selcal._core.validation import SUM_TOLERANCE, refuse
+from keras_selcal._core.validation import refuse
 
 _FOLDS = 3
 
@@ -144,9 +143,8 @@ def _labelled(samples: Samples, logits: np.ndarray) -> Labelled:
 
 
 def _check_logits(rows: np.ndarray) -> None:
-    """Checks logits (n, k): no NaN, no +∞, and no probabilities in their place."""
-    least = rows.min()
-    if not (np.isfinite(least) and np.isfinite(rows.max())):
+    """Checks logits (n, k): no NaN and no +∞."""
+    if not (np.isfinite(rows.min()) and np.isfinite(rows.max())):
         top = rows.max(axis=-1)
         bad = np.isnan(top) | (top == np.inf)
         if bad.any():
@@ -155,21 +153,3 @@ def _check_logits(rows: np.ndarray) -> None:
             )
         if np.isneginf(top).any():
             refuse("logits", -np.inf, "finite for at least one class of every sample")
-    if least < 0:
-        return
-    sums = rows.sum(axis=-1, dtype="float64")
-    one_hot = np.all((rows == 0) | (rows == 1))
-    if np.all(np.abs(sums - 1) <= SUM_TOLERANCE) and not one_hot:
-        refuse(
-            "logits",
-            rows[0],
-            "logits; each of these rows is non-negative and sums to one: pass "
-            "`from_logits=False` to the calibrator if they are probabilities",
-        )
-    # The first column of a sigmoid unit's logits is 0.
-    if rows.shape[-1] == 2 and not rows[:, 0].any() and 0 < rows.max() <= 1:
-        warnings.warn(
-            "All logits lie in [0, 1]. If they are probabilities of sigmoid units, "
-            "pass `from_logits=False` to the calibrator.",
-            stacklevel=4,
-        )

@@ -14,7 +14,9 @@ from keras_selcal._core.kernels import (
     check_bandwidth,
     check_size,
 )
+from keras_selcal._core.ops import mask_of
 from keras_selcal._core.outputs import Outputs
+from keras_selcal._core.samples import Samples
 from keras_selcal._core.validation import check_choice, check_count, refuse
 
 # Samples whose likelihood chooses the bandwidth of a whole data set.
@@ -92,6 +94,8 @@ def kde_ece(
     block_size = check_size("block_size", block_size)
     subsample = check_size("subsample", subsample)
     outputs = Outputs(from_logits, multi_label, ignore_class, axis=axis)
+    if mask_of(y_pred) is None:
+        Samples.of(y_true, y_pred, outputs, sample_weight)  # checks the values
     batch = Batch.of(y_true, y_pred, outputs, sample_weight)
     batch = replace(batch, y_pred=ops.stop_gradient(batch.y_pred))
     n = int(batch.y_pred.shape[0]) // batch.num_labels

@@ -54,7 +54,7 @@ class SelectionData:
             groups: None, `"first_axis"`, or an array of the samples' shape or of its
                 first axis.
         """
-        check_outputs(found, outputs, told=told, stacklevel=5)
+        check_outputs(found, outputs, told=told)
         y_pred, y_true, weight = found
         if y_pred.dtype not in (np.float32, np.float64):
             y_pred = y_pred.astype("float32")
