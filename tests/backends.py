@@ -25,32 +25,43 @@ def one_off(fn):
 
 def value_and_gradient(fn, x, jit=False, dtype="float32"):
     """Returns fn(x), a scalar, and its gradient, as NumPy arrays."""
+    return graded(fn, jit, dtype)(x)
+
+
+def graded(fn, jit=False, dtype="float32"):
+    """Returns `value_and_gradient` of fn as a function, which is compiled once."""
     backend = keras.backend.backend()
-    x = ops.convert_to_tensor(x, dtype=dtype)
     if backend == "jax":
         import jax
 
-        graded = jax.value_and_grad(fn)
-        value, gradient = (jax.jit(graded) if jit else graded)(x)
+        of_tensor = jax.value_and_grad(fn)
+        of_tensor = jax.jit(of_tensor) if jit else of_tensor
     elif backend == "tensorflow":
         import tensorflow as tf
 
-        def graded(x):
+        def of_tensor(x):
             with tf.GradientTape() as tape:
                 tape.watch(x)
                 value = fn(x)
             return value, tape.gradient(value, x, unconnected_gradients="zero")
 
-        value, gradient = (tf.function(graded, jit_compile=True) if jit else graded)(x)
+        of_tensor = tf.function(of_tensor, jit_compile=True) if jit else of_tensor
     else:
         import torch
 
-        x = x.detach().clone().requires_grad_()
         # `fullgraph` refuses code that breaks the graph, and would be slow compiled.
-        value = (torch.compile(fn, fullgraph=True, backend="eager") if jit else fn)(x)
-        if value.requires_grad:
-            (gradient,) = torch.autograd.grad(value, x)
-        else:
-            gradient = torch.zeros_like(x)
-    # ml_dtypes' bfloat16 has no place in NumPy's assertions.
-    return numpy(ops.cast(value, "float32")), numpy(ops.cast(gradient, "float32"))
+        value_of = torch.compile(fn, fullgraph=True, backend="eager") if jit else fn
+
+        def of_tensor(x):
+            x = x.detach().clone().requires_grad_()
+            value = value_of(x)
+            if not value.requires_grad:
+                return value, torch.zeros_like(x)
+            return value, torch.autograd.grad(value, x)[0]
+
+    def of_array(x):
+        # ml_dtypes' bfloat16 has no place in NumPy's assertions.
+        parts = of_tensor(ops.convert_to_tensor(x, dtype=dtype))
+        return tuple(numpy(ops.cast(part, "float32")) for part in parts)
+
+    return of_array

@@ -137,6 +137,9 @@ CASES = {
     ),
 }
 
+# The first case of each class.
+FIRST = ["au_msp", "aurc", "focal", "inverse_focal", "dual_intended", "kde_canonical"]
+
 CLASSES = {
     "au_loss": AULoss,
     "aurc_loss": AURCLoss,
@@ -172,7 +175,7 @@ def test_values(case):
         p = reference.softmax(logits).astype("float32")
         loss = alone(cls(**options))
         assert float(loss(labels, p)) == pytest.approx(got, rel=1e-5), (n, k)
-        if n == 128:
+        if n != 7:
             continue
         onehot = np.eye(k, dtype="float32")[labels]
         assert float(loss(onehot, p)) == pytest.approx(got, rel=1e-5), (n, k)
@@ -212,7 +215,9 @@ def test_soft_labels_give_the_expectation_over_labels(case):
     np.testing.assert_allclose(numpy(loss(soft, logits)), expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [*FIRST, "au_brier", "focal_53", "dual_discarded", "dual_released"]
+)
 def test_gradients_of_one_hot_labels_are_those_of_indices(case):
     cls, options, _ = CASES[case]
     logits, labels = data(24, 5)
