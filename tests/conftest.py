@@ -1,5 +1,6 @@
 """Fixtures and helpers for all tests."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 
 # `recipes` is in no wheel. Last, so that the installed keras_selcal is the one tested.
 sys.path.append(str(Path(__file__).parent.parent))
+# No test opens a window.
+os.environ["MPLBACKEND"] = "Agg"
 
 
 @pytest.fixture

@@ -1,14 +1,11 @@
 """Plots of weights, values and gradients of losses, which each backend computes."""
 
-import os
-
-os.environ["MPLBACKEND"] = "Agg"
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import reference
 from matplotlib.figure import Figure
+from plot_data import PROBABILITIES, N, Y
 
 from keras_selcal import (
     AULoss,
@@ -21,13 +18,6 @@ from keras_selcal import (
 )
 
 P = np.arange(1, 256) / 256
-
-_rng = np.random.default_rng(7)
-N, K = 300, 4
-Y = _rng.integers(K, size=N)
-LOGITS = 2 * _rng.normal(size=(N, K)).astype("float32")
-LOGITS[np.arange(N), Y] += 4 * _rng.random(N).astype("float32")
-PROBABILITIES = reference.softmax(LOGITS)
 
 
 @pytest.fixture

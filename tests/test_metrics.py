@@ -9,73 +9,11 @@ from backends import numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
+from streaming import BATCH, CASES, K, N, data, exact, make, softmax, value
 
 import keras_selcal
 from keras_selcal import functional as F  # noqa: N812
 from keras_selcal import metrics as M  # noqa: N812
-from keras_selcal._core.ranking import Ranking
-
-# Few shapes, those of the losses' tests: JAX compiles every operation for each.
-K = 5
-N = 72
-BATCH = 24
-
-# Name of the metric: its class, its options, the exact function.
-CASES = {
-    "ece": (M.ExpectedCalibrationError, {}, F.ece),
-    "ece_l2": (M.ExpectedCalibrationError, {"norm": "l2"}, F.ece),
-    "ece_max": (M.ExpectedCalibrationError, {"norm": "max", "num_bins": 3}, F.ece),
-    "ece_adaptive": (
-        M.ExpectedCalibrationError,
-        {"binning": "adaptive", "num_bins": 7},
-        F.ece,
-    ),
-    "ece_adaptive_max": (
-        M.ExpectedCalibrationError,
-        {"binning": "adaptive", "num_bins": 4, "norm": "max"},
-        F.ece,
-    ),
-    "cwece": (M.ClasswiseCalibrationError, {}, F.cwece),
-    "cwece_l2": (M.ClasswiseCalibrationError, {"norm": "l2"}, F.cwece),
-    "cwece_adaptive": (
-        M.ClasswiseCalibrationError,
-        {"binning": "adaptive", "num_bins": 7},
-        F.cwece,
-    ),
-    "brier": (M.BrierScore, {}, F.brier),
-    "aurc": (M.AURC, {}, F.aurc),
-    "aurc_margin": (M.AURC, {"csf": "margin"}, F.aurc),
-    "aurc_neg_entropy": (M.AURC, {"csf": "neg_entropy"}, F.aurc),
-    "excess_aurc": (M.ExcessAURC, {}, F.excess_aurc),
-    "augrc": (M.AUGRC, {}, F.augrc),
-    "failure_auroc": (M.FailureAUROC, {}, F.failure_auroc),
-    "risk_at_coverage": (M.RiskAtCoverage, {"coverage": 0.45}, F.risk_at_coverage),
-    "coverage_at_risk": (M.CoverageAtRisk, {"risk": 0.5}, F.coverage_at_risk),
-}
-
-
-def make(case, /, **options):
-    cls, own, _ = CASES[case]
-    return cls(**own, **options)
-
-
-def exact(case, y, p, **options):
-    _, own, function = CASES[case]
-    return function(y, p, **own, **options)
-
-
-def data(n=N, k=K, seed=0):
-    """A dozen distinct predictions: ties are whole cells, so histograms are exact."""
-    rng = np.random.default_rng([seed, n, k])
-    kinds = rng.normal(size=(12, k), scale=2).astype("float32")
-    z = kinds[rng.integers(0, 12, n)]
-    y = (z + rng.gumbel(size=(n, k))).argmax(-1)
-    return y.astype("int32"), z
-
-
-def softmax(z):
-    e = np.exp(z - z.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
 
 
 def feed(metric, y, p, sample_weight=None, size=BATCH):
@@ -84,10 +22,6 @@ def feed(metric, y, p, sample_weight=None, size=BATCH):
         w = None if sample_weight is None else sample_weight[rows]
         metric.update_state(y[rows], p[rows], w)
     return metric
-
-
-def value(metric):
-    return float(numpy(metric.result()))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -259,115 +193,6 @@ def test_per_class_errors():
     np.testing.assert_allclose(numpy(merged.result_per_class()), expected, atol=1e-6)
     with pytest.raises(ValueError, match=f"{K} classes"):
         metric.update_state(y % 3, z[:, :3])
-
-
-@pytest.mark.parametrize("name", ["ece", "aurc", "brier"])
-def test_counts_stay_exact_beyond_float32(name):
-    """Compiled too: a compiler that simplified the sums would lose what they keep."""
-    y, z = data(BATCH)
-    metric = make(name, from_logits=True)
-    metric.update_state(y, z, np.full(BATCH, 2.0**25, "float32"))
-    # As if nearly 2²⁴, where a float32 stops counting, had been rounded off one by one.
-    sums = numpy(metric.variables[0]).copy()
-    sums[1] += np.where(sums[0] > 0, 2.0**24 - BATCH, 0)
-    before = sums.astype("float64").sum(0)
-    metric.variables[0].assign(sums)
-    update_compiled(metric, y, z, times=30)
-    once = make(name, from_logits=True)
-    once.update_state(y, z)
-    added = numpy(once.variables[0]).astype("float64").sum(0)
-    after = numpy(metric.variables[0]).astype("float64").sum(0)
-    np.testing.assert_array_equal(after[..., 0], (before + 30 * added)[..., 0])
-    np.testing.assert_allclose(after, before + 30 * added, rtol=1e-8, atol=1)
-
-
-def update_compiled(metric, y, z, times):
-    """Updates a metric in a compiled step, as training does."""
-    backend = keras.backend.backend()
-    y, z = ops.convert_to_tensor(y), ops.convert_to_tensor(z)
-    if backend == "jax":
-        import jax
-
-        update = jax.jit(metric.stateless_update_state)
-        for _ in range(times):
-            state = update([v.value for v in metric.variables], y, z)
-            for variable, new in zip(metric.variables, state, strict=True):
-                variable.assign(new)
-        return
-    update = metric.update_state
-    if backend == "tensorflow":
-        import tensorflow as tf
-
-        update = tf.function(update, jit_compile=True)
-    for _ in range(times):
-        update(y, z)
-
-
-def test_large_batches_are_added_in_parts(monkeypatch):
-    """A batch of more than 2²⁴ samples, say, would be miscounted in one sum."""
-    monkeypatch.setattr(M.base, "_MOST_ROWS", BATCH)
-    seen = []
-    update = M.ClasswiseCalibrationError.update
-
-    def spy(self, batch, w):
-        seen.append(tuple(batch.y_pred.shape))
-        update(self, batch, w)
-
-    monkeypatch.setattr(M.ClasswiseCalibrationError, "update", spy)
-    y, z = data()
-    w = np.arange(N, dtype="float32") % 3
-    metric = make("cwece", from_logits=True)
-    metric.update_state(y, z, w)
-    assert seen == [(BATCH, K)] * 3
-    expected = exact("cwece", y, z, from_logits=True, sample_weight=w)
-    assert value(metric) == pytest.approx(expected, abs=2e-6)
-
-
-def test_rankings_of_a_hundred_million():
-    """Sums of so many in float32 depend on their order: no group may end beyond n."""
-    metric = make("aurc")
-    cells = metric.size
-    for seed in range(20):
-        rng = np.random.default_rng(seed)
-        mass = np.floor(1e8 * rng.dirichlet(np.full(cells, 0.3)))
-        loss = np.floor(mass * np.linspace(0.8, 0.05, cells))
-        exact = Ranking(mass, loss, np)
-        single = Ranking(mass.astype("float32"), loss.astype("float32"), np)
-        assert single.aurc() == pytest.approx(exact.aurc(), rel=1e-4), seed
-        assert single.risk_at(0.5) == pytest.approx(exact.risk_at(0.5), rel=1e-3), seed
-    histogram = np.stack([mass, loss], -1)
-    first = histogram.astype("float32")
-    metric.variables[0].assign(np.stack([first, histogram - first])[:, None])
-    metric.variables[1].assign(np.array([[1e8], [0]]))
-    assert value(metric) == pytest.approx(exact.aurc(), rel=1e-3)
-
-
-def test_cells_of_many_classes_stay_few():
-    most = 2**24
-    for k in (10, 1000, 21_841, 150_000):
-        metric = M.ClasswiseCalibrationError(binning="adaptive")
-        metric.add_sums = lambda name, shape: None
-        metric.create_state(k)
-        assert metric.size == 2**12 or most // 2 < k * metric.size <= most, k
-    with pytest.raises(ValueError, match="num_cells"):
-        M.ClasswiseCalibrationError(
-            num_classes=150_000, binning="adaptive", num_cells=2**14
-        )
-
-
-def test_log_odds_keep_saturated_scores_apart():
-    # In float32, all of these have p = 1: the surest are wrong.
-    gaps = np.linspace(20, 80, BATCH).astype("float32")
-    z = gaps[:, None] * np.eye(K, dtype="float32")[0]
-    y = (np.arange(BATCH) >= BATCH - 5) * 1
-    metric = M.AURC(from_logits=True)
-    metric.update_state(y, z)
-    expected = np.mean(np.cumsum(y[::-1]) / np.arange(1, BATCH + 1))
-    assert value(metric) == pytest.approx(expected, abs=1e-6)
-    # Equal probabilities tie, as scores do.
-    metric = M.AURC()
-    metric.update_state(y, softmax(z).astype("float32").round(6))
-    assert value(metric) == pytest.approx(5 / BATCH, abs=1e-6)
 
 
 def test_in_compile():

@@ -1,4 +1,4 @@
-"""The report as a page: its numbers, its words, and what it must never contain.
+"""The report as a page: its numbers, and what it must never contain.
 
 `test_report_browser.py` looks at it in a browser.
 """
@@ -6,87 +6,20 @@
 import base64
 import hashlib
 import io
-import json
 import re
-from html.parser import HTMLParser
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from keras import ops
+from report_page import classifier, number, page_of, sharpened
 
 from keras_selcal import CalibrationReport, functional
-from keras_selcal._core.reliability import wilson
 from keras_selcal.plots import canvas
-from keras_selcal.report.html import numbers, png, words
-from keras_selcal.report.statistics import chance_ece
+from keras_selcal.report.html import numbers, png
 
 pytestmark = pytest.mark.backend_free
-
 MARKUP = "<script>alert('x')</script>\"& \u2028</script>"
-
-
-class Page(HTMLParser):
-    """Text, attributes and nesting of a page; refuses tags that are not closed."""
-
-    VOID = ("meta", "link", "input", "img")
-
-    def __init__(self, source):
-        super().__init__()
-        self.source, self.open, self.elements, self.texts = source, [], [], []
-        self.feed(source)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag, attributes):
-        self.elements.append((tag, dict(attributes)))
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attributes):
-        self.elements.append((tag, dict(attributes)))
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if not {"style", "script"} & set(self.open):
-            self.texts.append(data)
-
-    @property
-    def text(self):
-        return re.sub(r"\s+", " ", " ".join(self.texts))
-
-    def having(self, attribute):
-        return [a[attribute] for _, a in self.elements if attribute in a]
-
-    def tagged(self, tag):
-        return [attributes for name, attributes in self.elements if name == tag]
-
-    @property
-    def slider(self):
-        found = re.search(r'id="stops">(.*?)</script>', self.source, re.DOTALL)
-        return json.loads(found[1])
-
-
-def page_of(report, tmp_path, **options):
-    path = report.to_html(tmp_path / "report.html", **options)
-    return Page(path.read_text("utf-8"))
-
-
-def classifier(rng, n=300, k=3, sharpness=1.0):
-    """Labels drawn from probabilities, and these sharpened: calibrated at 1."""
-    p = rng.dirichlet(np.full(k, 0.4), n)
-    y = (rng.random((n, 1)) > p.cumsum(-1)).sum(-1).clip(max=k - 1)
-    return y, sharpened(p, sharpness)
-
-
-def sharpened(p, sharpness=2.0):
-    return p**sharpness / (p**sharpness).sum(-1, keepdims=True)
-
-
-def number(text):
-    return float(text.replace(",", "").replace("−", "-").removesuffix("\xa0%"))
 
 
 def cases(rng):
@@ -152,104 +85,6 @@ def test_slider_moves_models_together(rng, tmp_path):
         if other:
             below = number(second["figures"][other - 1][2])
             assert below < number(first["figures"][at][2])
-
-
-def test_thresholds_are_short_numbers_in_between():
-    assert numbers.shortest_above(0.3, 0.9) == "0.900"
-    assert numbers.shortest_above(-np.inf, 0.25) == "0.250"
-    assert numbers.shortest_above(-0.0012341, -0.001234) == "-0.001234"
-    low, high = 1 - 2**-52, 1 - 2**-53
-    assert low < float(numbers.shortest_above(low, high)) <= high
-
-
-def test_percentages_are_never_0_or_100_for_what_is_not():
-    for share in (1e-9, 3e-5, 0.0004, 0.5, 0.9999, 1 - 1e-8):
-        assert 0 < number(numbers.percent(share)) < 100
-    assert numbers.percent(0.125, 1) == numbers.percent(0.125 + 1e-15, 1)
-    assert numbers.percents(0.99911, 0.99912) == ["99.911\xa0%", "99.912\xa0%"]
-
-
-@pytest.mark.parametrize(
-    ("sharpness", "answer"),
-    [(1.0, "Yes"), (3.0, "too confident"), (0.4, "too cautious")],
-)
-def test_words_tell_how_the_confidence_is(sharpness, answer):
-    rng = np.random.default_rng(1)
-    report = CalibrationReport(*classifier(rng, 2000, 3, sharpness), bootstrap=50)
-    card = words.glance(report)[1]
-    assert answer in card.answer
-    assert ("When it states" in card.words) == (sharpness != 1)
-
-
-def test_words_tell_both_directions(rng):
-    c = np.repeat([0.65, 0.95], 1000)
-    right = rng.random(2000) < np.repeat([0.8, 0.8], 1000)
-    report = CalibrationReport(1 - right, np.stack([c, 1 - c], -1), bootstrap=20)
-    card = words.glance(report)[1]
-    assert card.answer == "No: overconfident in some cases, underconfident in others"
-    assert card.words.count("When it states") == 2
-
-
-def test_chance_explains_what_it_should(rng):
-    # An honest model is suspected in 5 % of cases: in 11 of 100 or more with a
-    # probability of 1 %.
-    suspected = 0
-    for seed in range(100):
-        y, p = classifier(rng, 200)
-        chance = chance_ece(p.max(-1), np.ones(200), num_bins=15, level=0.95, seed=seed)
-        suspected += functional.ece(y, p) > chance
-    assert 0 < suspected <= 10
-    report = CalibrationReport(*classifier(rng, 2000, 3, 1.25), bootstrap=0)
-    samples = report.samples
-    chance = chance_ece(
-        samples.confidence, samples.counts, num_bins=15, level=0.95, seed=0
-    )
-    assert 1 < report["ece"].value / chance < 2
-    assert "overconfident" in words.glance(report)[1].answer
-    few = CalibrationReport(*classifier(rng, 20), bootstrap=0)
-    assert words.glance(few)[1].answer == "Too few cases to tell"
-
-
-def test_wilson_holds_the_share(rng):
-    for share in (0.03, 0.5, 0.98):
-        seen = rng.binomial(40, share, 4000) / 40
-        low, high = wilson(seen, np.full(4000, 40.0), 0.95)
-        assert 0.92 < np.mean((low <= share) & (share <= high)) < 0.985
-
-
-@pytest.mark.parametrize(
-    ("case", "said", "unsaid"),
-    [
-        ("one", "The model is right in the one case.", "mistakes can"),
-        (
-            "right",
-            "right in all 20 cases. With 95 % confidence, it is wrong",
-            "of its answers are wrong",
-        ),
-        ("wrong", "It was always wrong", "Does it know when it is wrong? No"),
-        ("nan", "there are no metrics. In sample 4 the prediction", "How much should"),
-        ("score", "a confidence score is NaN", "How much should"),
-    ],
-)
-def test_degenerate_data_reads_sensibly(rng, tmp_path, case, said, unsaid):
-    p = rng.dirichlet(np.full(3, 5.0), 20)
-    p = np.sort(p)[:, ::-1]
-    y, options = np.zeros(20, int), {}
-    if case == "one":
-        p, y = p[:1], y[:1]
-    elif case == "wrong":
-        y = y + 2
-    elif case == "nan":
-        p = p.copy()
-        p[4, 1] = np.nan
-    elif case == "score":
-        y[:4] = 1
-        options = {"csf": lambda p: p[..., 0] * np.nan}
-    report = CalibrationReport(y, p, bootstrap=10, **options)
-    text = page_of(report, tmp_path).text.replace("\xa0", " ")
-    assert said in text
-    assert unsaid not in text
-    assert "nan" not in re.sub("NaN", "", text).lower().split()
 
 
 def test_markup_in_names_is_text(rng, tmp_path):
@@ -347,7 +182,7 @@ def test_page_of_one_sigmoid_unit_shows_both_calibration_errors(rng, tmp_path):
     options = {"bootstrap": 20, "decision_threshold": 0.3}
     one = CalibrationReport(y, p, **options)
     two = CalibrationReport(y, p**2 / (p**2 + (1 - p) ** 2), **options)
-    for others, number in (((), 1), ((two,), 2)):
+    for others, count in (((), 1), ((two,), 2)):
         page = page_of(one, tmp_path, others=others, class_names=["ham", "spam"])
         text = page.text.replace("\xa0", " ")
         for name in ("ece", "positive_ece"):
@@ -358,7 +193,7 @@ def test_page_of_one_sigmoid_unit_shows_both_calibration_errors(rng, tmp_path):
             for x in page.having("aria-labelledby")
             if x.startswith("reliability-") and "-title" in x
         ]
-        assert len(titles) == 2 * number
+        assert len(titles) == 2 * count
         assert "decision threshold 0.3" in text
         assert "True class ham" in text or "spam ham" in text
 
