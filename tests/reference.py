@@ -20,7 +20,25 @@ def score(p, csf):
         return ordered[..., -1]
     if csf == "margin":
         return ordered[..., -1] - ordered[..., -2]
+    if csf == "doctor":
+        return np.sum(p * p, axis=-1)
+    if csf == "gen":
+        return (
+            -np.sum((p * (1 - p))[np.argsort(p)[-100:]] ** 0.1, axis=-1)
+            if (p.ndim == 1)
+            else np.array([score(row, csf) for row in p])
+        )
     return np.sum(p * np.log(np.where(p > 0, p, 1.0)), axis=-1)
+
+
+def logit_score(z, csf, p=4):
+    z = np.asarray(z, "float64")
+    if csf == "max_logit":
+        return z.max(axis=-1)
+    if csf == "energy":
+        return logsumexp(z, axis=-1)
+    z = z - z.mean(axis=-1, keepdims=True)
+    return z.max(axis=-1) / np.linalg.norm(z, p, axis=-1)
 
 
 def unit_score(p, csf):

@@ -6,10 +6,14 @@ import pytest
 import reference
 from backends import numpy, value_and_gradient
 from keras import ops
+from real_data import load_logits
 
-from keras_selcal import AULoss, csf
+from keras_selcal import AULoss, AURCLoss, SelectiveClassifier, csf
+from keras_selcal import functional as F  # noqa: N812
+from keras_selcal import metrics as M  # noqa: N812
 
-NAMES = ["msp", "margin", "neg_entropy"]
+NAMES = ["msp", "margin", "neg_entropy", "doctor", "gen"]
+OF_LOGITS = ["max_logit", "energy", "max_logit_pnorm"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -98,3 +102,188 @@ def test_a_support_given_beside_the_callable_is_saved_too():
 def test_unknown_names_list_the_known_ones(wrong):
     with pytest.raises(ValueError, match="'msp', 'margin', 'neg_entropy'"):
         csf.get(wrong)
+
+
+@pytest.mark.parametrize("name", OF_LOGITS)
+@pytest.mark.parametrize("k", [2, 10, 1000])
+def test_values_of_logits(rng, name, k):
+    logits = rng.normal(size=(20, k), scale=3).astype("float32")
+    expected = reference.logit_score(logits, name)
+    score = csf.get(name)
+    np.testing.assert_allclose(numpy(score(logits)), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        score.scores(logits.astype("float64"), np), expected, rtol=1e-12
+    )
+    _, gradient = value_and_gradient(lambda z: ops.sum(score(z)), logits)
+    assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("p", [1, 2, 3.5, 8])
+def test_p_norm_is_the_quotient_of_centred_logits(rng, p):
+    logits = rng.normal(size=(20, 7), scale=3).astype("float32")
+    score = csf.MaxLogitPNorm(p)
+    expected = reference.logit_score(logits, "max_logit_pnorm", p)
+    np.testing.assert_allclose(numpy(score(logits)), expected, rtol=1e-5)
+    # Neither a shift nor a scale matters; masked classes do not count.
+    moved = numpy(score(5 * logits - 2))
+    np.testing.assert_allclose(moved, expected, rtol=1e-5)
+    masked = np.concatenate([logits, np.full((20, 1), -np.inf, "float32")], axis=-1)
+    np.testing.assert_allclose(numpy(score(masked)), expected, rtol=1e-5)
+    assert numpy(score(np.zeros((2, 3), "float32"))).tolist() == [0.0, 0.0]
+    assert expected.min() >= 0
+    assert expected.max() <= 1
+
+
+def test_p_must_be_at_least_one():
+    with pytest.raises(ValueError, match="`p` must be a number of at least 1"):
+        csf.MaxLogitPNorm(0.5)
+
+
+@pytest.mark.parametrize("name", OF_LOGITS)
+def test_log_odds_of_logits_rise_with_the_score(rng, name):
+    score = csf.get(name)
+    logits = rng.normal(size=(200, 5), scale=3).astype("float32")
+    expected = reference.logit_score(logits, name)
+    order = np.argsort(expected)
+    rising = numpy(score.log_odds(ops.convert_to_tensor(logits)))[order]
+    assert (np.diff(rising) >= -1e-4).all()
+    assert np.isfinite(rising).all()
+
+
+@pytest.mark.parametrize("name", [*NAMES, *OF_LOGITS])
+@pytest.mark.parametrize("function", [F.aurc, F.augrc, F.failure_auroc])
+def test_every_score_ranks_in_functions_and_metrics_alike(rng, name, function):
+    y = rng.integers(0, 6, 500)
+    logits = (2 * np.eye(6)[y] + rng.normal(size=(500, 6))).astype("float32")
+    exact = function(y, logits, csf=name, from_logits=True)
+    if name in NAMES:
+        scores = reference.score(reference.softmax(logits), name)
+    else:
+        scores = reference.logit_score(logits, name)
+    wrong = logits.argmax(axis=-1) != y
+    if function is F.failure_auroc:
+        below = scores[wrong][:, None] < scores[~wrong]
+        assert exact == pytest.approx(below.mean(), abs=1e-9)
+    metric = {F.aurc: M.AURC, F.augrc: M.AUGRC, F.failure_auroc: M.FailureAUROC}
+    streamed = metric[function](csf=name, from_logits=True)
+    streamed.update_state(y[:200], logits[:200])
+    streamed.update_state(y[200:], logits[200:])
+    assert float(streamed.result()) == pytest.approx(exact, abs=2e-3)
+
+
+@pytest.mark.parametrize("name", [*NAMES, *OF_LOGITS])
+def test_every_score_ranks_in_losses(rng, name):
+    y = rng.integers(0, 6, 64)
+    logits = (2 * np.eye(6)[y] + rng.normal(size=(64, 6))).astype("float32")
+    for loss in (
+        AULoss(csf=name, from_logits=True),
+        AULoss(csf=name, from_logits=True, weight_gradient=0.1, smoothing=0.3),
+        AURCLoss(csf=name, from_logits=True),
+    ):
+        again = type(loss).from_config(loss.get_config())
+        value, gradient = value_and_gradient(lambda z, f=loss: f(y, z), logits)
+        assert np.isfinite(gradient).all()
+        assert float(again(y, logits)) == pytest.approx(float(value), rel=1e-5)
+    scores = numpy(csf.get(name)(logits if name in OF_LOGITS else ops.softmax(logits)))
+    order = np.argsort(scores)
+    harmonic = np.cumsum(1 / np.arange(64, 0, -1.0))
+    nll = -reference.log_softmax(logits)[np.arange(64), y]
+    expected = (harmonic * nll[order]).mean()
+    assert float(value) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", OF_LOGITS)
+def test_scores_of_logits_need_logits(name):
+    p, y = np.array([[0.9, 0.1], [0.6, 0.4]]), np.array([0, 1])
+    softmax = keras.Sequential([keras.Input((2,)), keras.layers.Softmax()])
+    for call in (
+        lambda: F.aurc(y, p, csf=name),
+        lambda: M.AURC(csf=name),
+        lambda: AULoss(csf=name),
+        lambda: AURCLoss(csf=name),
+        lambda: SelectiveClassifier(softmax, csf=name),
+    ):
+        with pytest.raises(ValueError, match=f"{name}.* needs logits.*from_logits"):
+            call()
+
+
+def test_the_parameter_of_the_norm_is_saved():
+    metric = M.AURC(csf=csf.MaxLogitPNorm(3), from_logits=True)
+    again = M.AURC.from_config(metric.get_config())
+    assert again.csf.p == 3
+    loss = AULoss(csf=csf.MaxLogitPNorm(3), from_logits=True)
+    assert AULoss.from_config(loss.get_config()).csf.p == 3
+
+
+def test_a_callable_can_ask_for_logits(rng):
+    def largest(logits):
+        return ops.max(logits, axis=-1)
+
+    largest.support, largest.needs = None, "logits"
+    logits = rng.normal(size=(50, 4), scale=3).astype("float32")
+    y = rng.integers(0, 4, 50)
+    expected = F.aurc(y, logits, csf="max_logit", from_logits=True)
+    found = F.aurc(y, logits, csf=largest, from_logits=True)
+    assert found == pytest.approx(expected, abs=1e-9)
+
+
+def scaled_logits(rng, n, k=20):
+    """Logits of networks whose scale says nothing: the norm is best divided out."""
+    y = rng.integers(0, k, n)
+    signal = 3 * np.eye(k)[y] + rng.normal(size=(n, k))
+    return signal * np.exp(rng.normal(size=(n, 1))), y
+
+
+def test_choose_finds_the_norm_where_the_scale_of_logits_says_nothing(rng):
+    logits, y = scaled_logits(rng, 3000)
+    found = csf.compare(logits[:1500], y[:1500])
+    assert isinstance(found.csf, csf.MaxLogitPNorm)
+    assert found.interval[0] < found.gain < found.interval[1]
+    assert found.gain == pytest.approx(
+        F.aurc(y[:1500], logits[:1500], from_logits=True)
+        - F.aurc(y[:1500], logits[:1500], csf=found.csf, from_logits=True)
+    )
+    chosen = csf.choose(logits[:1500], y[:1500])
+    assert chosen.p == found.csf.p
+    new = {"y_true": y[1500:], "y_pred": logits[1500:], "from_logits": True}
+    assert F.aurc(**new, csf=chosen) < 0.9 * F.aurc(**new)
+
+
+def test_choose_falls_back_to_msp_where_nothing_is_gained(rng):
+    # Logits of a calibrated model: msp is the best score there is.
+    logits = rng.normal(size=(2000, 5), scale=2)
+    p = reference.softmax(logits)
+    y = (p.cumsum(axis=-1) > rng.uniform(size=(2000, 1))).argmax(axis=-1)
+    assert csf.choose(logits, y) == "msp"
+    # Few errors cannot tell.
+    logits, y = scaled_logits(rng, 60)
+    assert csf.choose(logits, y) == "msp"
+
+
+def test_choose_among_scores_of_probabilities(rng):
+    logits, y = scaled_logits(rng, 500)
+    found = csf.compare(reference.softmax(logits), y, from_logits=False)
+    assert set(found.aurc) == set(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("file", "msp", "chosen"),
+    [
+        ("mukhoti_cifar100_resnet50_logits.npz", 77.84, 65.56),
+        ("markus93_resnet110_c10_logits.npz", 8.269, 8.089),
+    ],
+)
+@pytest.mark.backend_free
+def test_the_norm_chosen_on_held_out_data_lowers_aurc(file, msp, chosen):
+    data = load_logits(file)
+    score = csf.choose(data["val_logits"], data["val_labels"].ravel())
+    y, logits = data["test_labels"].ravel(), data["test_logits"]
+    assert 1e3 * F.aurc(y, logits, from_logits=True) == pytest.approx(msp, abs=0.01)
+    found = 1e3 * F.aurc(y, logits, csf=score, from_logits=True)
+    assert found == pytest.approx(chosen, abs=0.01)
+
+
+@pytest.mark.backend_free
+def test_msp_stays_on_mnist():
+    data = load_logits("metacal_mnist_test-logits.npz")
+    assert csf.choose(data["logits"][::2], data["targets"].ravel()[::2]) == "msp"

@@ -51,9 +51,17 @@ class cached_property:  # noqa: N801
 class Score(Protocol):
     """What `Batch` needs of a confidence score function (`keras_selcal.csf`)."""
 
-    def __call__(self, probabilities: Any) -> Tensor: ...
+    needs: str
+
+    def __call__(self, x: Any) -> Tensor: ...
+
+    def log_odds(self, x: Any) -> Tensor: ...
 
     def from_log_probabilities(self, log_probabilities: Tensor) -> Tensor: ...
+
+    def log_odds_from_log_probabilities(self, log_probabilities: Tensor) -> Tensor: ...
+
+    def refuse_missing(self, missing: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -83,6 +91,7 @@ class Batch:
             batch is one over the samples in the mask, of weight 0 or not.
         weight: weights in the samples' shape, all factors multiplied, or None.
         threshold: probability of class 1 above which it is predicted (k = 2).
+        logits: (n, k), or None if predictions are probabilities.
     """
 
     y_pred: Tensor
@@ -95,6 +104,7 @@ class Batch:
     mask: Tensor | None = None
     weight: Tensor | None = None
     threshold: float = 0.5
+    logits: Tensor | None = None
 
     @classmethod
     def of(
@@ -142,6 +152,7 @@ class Batch:
             counts = ops.expand_dims(rows != 0, -1)
             y_pred = ops.where(counts, y_pred, 0.0 if outputs.from_logits else 1 / k)
             labels = ops.where(counts, labels, first_class(labels, arranged.sparse))
+        logits = y_pred if outputs.from_logits else None
         if outputs.from_logits:
             y_pred = finite_log_p(ops.log_softmax(y_pred, axis=-1), ops)
         batch = cls(
@@ -155,6 +166,7 @@ class Batch:
             mask,
             weight,
             outputs.decision_threshold,
+            logits,
         )
         return batch.smoothed(outputs.label_smoothing)
 
@@ -264,7 +276,23 @@ class Batch:
 
     def scores(self, csf: Score) -> Tensor:
         """Confidence scores (n,)."""
+        if csf.needs != "probabilities":
+            return csf(self._needed(csf))
         return csf.from_log_probabilities(self.y_pred) if self.in_logs else csf(self.p)
+
+    def log_odds(self, csf: Score) -> Tensor:
+        """The log-odds of confidence scores (n,); unbounded ones are their own."""
+        if csf.needs != "probabilities":
+            return csf.log_odds(self._needed(csf))
+        if self.in_logs:
+            return csf.log_odds_from_log_probabilities(self.y_pred)
+        return csf.log_odds(self.y_pred)
+
+    def _needed(self, csf: Score) -> Tensor:
+        """Returns the predictions that a score needs."""
+        if self.logits is None:
+            csf.refuse_missing("probabilities")
+        return self.logits
 
     def predicted(self) -> Tensor:
         """Returns the predicted class, (n, 1): the first of the most probable ones, or

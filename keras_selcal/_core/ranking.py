@@ -97,6 +97,35 @@ class Ranking(NamedTuple):
         area = xp.sum(right * share, axis=-1) / xp.where(both, all_right, 1.0)
         return xp.where(both | (area != area), area, float("nan"))
 
+    def average_precision(self, positive: str) -> Any:
+        """Σ (recall gained by a group) · precision, from the first group on: the most
+        confident one to find samples of loss 0 ("known"), or the least confident one
+        to find those of loss 1 ("unknown").
+        """
+        xp = self.xp
+        mass, found = self.mass, self.loss
+        if positive == "known":
+            mass, found = xp.flip(mass, axis=-1), xp.flip(mass - found, axis=-1)
+        total = xp.sum(found, axis=-1)
+        upto = xp.cumsum(mass, axis=-1)
+        precision = xp.cumsum(found, axis=-1) / xp.maximum(upto, TINY)
+        area = xp.sum(found * precision, axis=-1) / xp.where(total > 0, total, 1.0)
+        return xp.where((total > 0) | (area != area), area, float("nan"))
+
+    def fpr_at(self, tpr: float) -> Any:
+        """Share of the loss in the most confident groups that hold a share `tpr` of
+        the rest of the mass; whole groups only.
+        """
+        xp = self.xp
+        mass, loss = self.accepted()
+        right, wrong = mass[..., -1] - loss[..., -1], loss[..., -1]
+        slack = 1e-12 if "64" in str(self.mass.dtype) else 1e-6
+        enough = mass - loss >= (tpr * (1 - slack)) * right[..., None]
+        least = xp.min(xp.where(enough, loss, wrong[..., None]), axis=-1)
+        both = (right > 0) & (wrong > 0)
+        share = least / xp.where(both, wrong, 1.0)
+        return xp.where(both | (share != share), share, float("nan"))
+
     def risk_at(self, coverage: float) -> Any:
         """Mean loss of the most confident share κ; the group at the cut counts in
         part.

@@ -381,6 +381,8 @@ class Samples:
 
     def scores(self, csf: Any) -> Array:
         """Confidence scores (n,), in the predictions' own precision."""
+        if csf.needs != "probabilities":
+            return self.each(lambda rows: csf.scores(self._needed(csf, rows), np))
         return self.each(lambda rows: csf.scores(self.p(rows), np))
 
     def ranks(self, csf: Any) -> Array:
@@ -389,10 +391,16 @@ class Samples:
         The score itself; from logits, a built-in score's log-odds, which float64
         does not round to one value where the score saturates.
         """
-        if not (self.from_logits and csf.built_in):
+        if csf.needs != "probabilities" or not (self.from_logits and csf.built_in):
             return self.scores(csf)
         return self.each(
             lambda rows: csf.log_odds_from_log_probabilities(
                 self.log_p(rows, ordered=True), np
             )
         )
+
+    def _needed(self, csf: Any, rows: slice) -> Array:
+        """Returns the predictions that a score needs, of some rows in float64."""
+        if not self.from_logits:
+            csf.refuse_missing("probabilities")
+        return self.y_pred[rows].astype("float64")

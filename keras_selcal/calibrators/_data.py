@@ -113,17 +113,17 @@ def gather(
         raise ValueError(message) from None
     if outputs.from_logits:
         _check_logits(samples.y_pred)
-        return [_labelled(part, part.y_pred) for part in parts], 0.0
+        return [labelled(part, part.y_pred) for part in parts], 0.0
     p = samples.y_pred
     if np.isnan(p).any():
         refuse("logits", math.nan, "probabilities without NaN")
     floor = float(p[p > 0].min()) / 2
     return [
-        _labelled(part, np.log(np.maximum(part.y_pred, floor))) for part in parts
+        labelled(part, np.log(np.maximum(part.y_pred, floor))) for part in parts
     ], floor
 
 
-def _labelled(samples: Samples, logits: np.ndarray) -> Labelled:
+def labelled(samples: Samples, logits: np.ndarray) -> Labelled:
     """Returns samples with hard labels.
 
     Soft labels become one sample for each class, with the label's mass as its weight.

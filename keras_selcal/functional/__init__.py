@@ -6,6 +6,7 @@ from keras_selcal.functional.calibration import (
     ece,
 )
 from keras_selcal.functional.kde import kde_ece
+from keras_selcal.functional.refinement import refinement
 from keras_selcal.functional.reliability import reliability_curve, selective_fallback
 from keras_selcal.functional.risk_coverage import (
     coverage_at_risk,
@@ -22,6 +23,13 @@ from keras_selcal.functional.selective import (
 )
 from keras_selcal.functional.smooth_ece import smooth_ece
 from keras_selcal.functional.soft_cdf import soft_cdf
+from keras_selcal.functional.unknown import (
+    fpr_at_tpr,
+    ood_aupr,
+    ood_auroc,
+    scod_augrc,
+    scod_aurc,
+)
 from keras_selcal.functional.weights import (
     au_weights,
     aurc_weights,
@@ -42,12 +50,18 @@ __all__ = [
     "ece",
     "excess_aurc",
     "failure_auroc",
+    "fpr_at_tpr",
     "kde_ece",
     "nll",
+    "ood_aupr",
+    "ood_auroc",
     "paper_smoothing",
+    "refinement",
     "reliability_curve",
     "risk_at_coverage",
     "risk_coverage_curve",
+    "scod_augrc",
+    "scod_aurc",
     "selective_fallback",
     "smooth_ece",
     "soft_cdf",

@@ -4,6 +4,7 @@ import math
 import warnings
 from typing import Any
 
+import numpy as np
 from keras import ops
 
 from keras_selcal import csf as csf_module
@@ -135,7 +136,7 @@ class AULoss(ReweightedLoss):
         **options: Any,
     ) -> None:
         super().__init__(base_loss, name=name, **options)
-        self.csf = csf_module.get(csf)
+        self.csf = csf_module.get(csf, from_logits=self.from_logits)
         self.coverage, self.threshold = check_region(coverage, threshold)
         self.num_bins, self.smoothing = check_cdf_arguments(num_bins, smoothing)
         self.weight_gradient = self.check("weight_gradient", weight_gradient)
@@ -163,15 +164,16 @@ class AULoss(ReweightedLoss):
         self._warn_of_drag()
         w = self.current("weight_gradient")
         constant = isinstance(w, float)
-        scores, weight = batch.by_label(batch.scores(self.csf)), batch.sample_weight
+        scores = batch.by_label(self.csf.squashed(batch.scores(self.csf)))
+        weight, threshold = batch.sample_weight, self.threshold
         beta = region_weights(
             ops.stop_gradient(scores) if constant and w == 0 else scores,
             None if weight is None else batch.by_label(weight),
             coverage=self.current("coverage"),
-            threshold=self.threshold,
+            threshold=None if threshold is None else self.csf.squashed(threshold, np),
             num_bins=self.num_bins,
             smoothing=self.current("smoothing"),
-            support=self.csf.support(batch.num_classes),
+            support=self.csf.squashed_support(batch.num_classes),
             through=self.through,
             over=replicas(self.synchronized),
         )

@@ -61,7 +61,7 @@ class AURCLoss(ReweightedLoss):
         **options: Any,
     ) -> None:
         super().__init__(base_loss, name=name, **options)
-        self.csf = csf_module.get(csf)
+        self.csf = csf_module.get(csf, from_logits=self.from_logits)
         self.estimator = check_choice("estimator", estimator, ESTIMATORS)
 
     def weights(self, batch: Batch) -> Tensor:

@@ -13,9 +13,7 @@ from keras_selcal._core.ops import TINY, Tensor, segment_sum
 from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.ranking import Ranking
 from keras_selcal._core.validation import check_count, refuse
-
-# Log-odds within ±SCALE share the middle half of a histogram's cells.
-SCALE = 4.0
+from keras_selcal.csf.score import squash
 
 # Rows, and entries of predictions, that are added to a state at a time: float32 sums of
 # as many are exact for counts, and temporary arrays stay small.
@@ -171,7 +169,12 @@ class ClassificationMetric(keras.metrics.Metric):
                 Weight 2 equals two copies, weight 0 none.
         """
         batch = Batch.of(y_true, y_pred, self.outputs, sample_weight)
-        batch = replace(batch, y_pred=ops.stop_gradient(batch.y_pred))
+        logits = batch.logits
+        batch = replace(
+            batch,
+            y_pred=ops.stop_gradient(batch.y_pred),
+            logits=None if logits is None else ops.stop_gradient(logits),
+        )
         groups = batch.num_labels if self.outputs.multi_label else batch.num_classes
         if self.groups is None:
             self._build(groups)
@@ -272,6 +275,7 @@ def parts(batch: Batch) -> Iterator[Batch]:
             y_pred=batch.y_pred[rows],
             labels=batch.labels[rows],
             sample_weight=None if w is None else w[rows],
+            logits=None if batch.logits is None else batch.logits[rows],
         )
 
 
@@ -290,21 +294,13 @@ def top_label(batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def to_cells(log_odds: Tensor, num_cells: int) -> Tensor:
-    """Returns the histogram cells of log-odds ℓ: uniform in ℓ/(SCALE + |ℓ|).
+    """Returns the histogram cells of log-odds ℓ: uniform in ℓ/(4 + |ℓ|).
 
     All of ℝ has a cell, and both ends of [0, 1] are resolved. NaN goes to cell 0.
     """
-    squashed = log_odds / (SCALE + ops.abs(log_odds))
-    position = (squashed + 1.0) * (num_cells / 2)
+    position = (squash(log_odds) + 1.0) * (num_cells / 2)
     position = ops.where(ops.equal(position, position), position, 0.0)
     return ops.clip(ops.cast(position, "int32"), 0, num_cells - 1)
-
-
-def score_log_odds(batch: Batch, csf: csfs.ConfidenceScore) -> Tensor:
-    """Returns the log-odds of the confidence scores, (n,)."""
-    if batch.in_logs:
-        return csf.log_odds_from_log_probabilities(batch.y_pred)
-    return csf.log_odds(batch.y_pred)
 
 
 def rescaled(sums: Tensor, present: Tensor) -> Tensor:
@@ -338,7 +334,7 @@ class RankingMetric(ClassificationMetric):
         self, csf: Any = "msp", *, num_cells: int | None = None, **options: Any
     ) -> None:
         super().__init__(**options)
-        self.csf = csfs.get(csf)
+        self.csf = csfs.get(csf, from_logits=self.from_logits)
         if num_cells is not None:
             num_cells = check_count("num_cells", num_cells, least=2)
         self.num_cells = num_cells
@@ -352,7 +348,7 @@ class RankingMetric(ClassificationMetric):
 
     def update(self, batch: Batch, w: Tensor) -> None:
         loss = 1.0 - top_label(batch)[1]
-        cells = to_cells(score_log_odds(batch, self.csf), self.size)
+        cells = to_cells(batch.log_odds(self.csf), self.size)
         rows = ops.stack([w, w * loss], axis=-1)
         self.accumulate(self._histogram, self.group_sums(rows, cells, self.size))
         self.accumulate(self._present, self.group_counts(w))

@@ -23,7 +23,6 @@ from keras_selcal.metrics.base import (
     MOST_CELLS,
     ClassificationMetric,
     rescaled,
-    score_log_odds,
     to_cells,
     top_label,
 )
@@ -205,7 +204,7 @@ class ExpectedCalibrationError(_BinnedError):
     def _log_odds(self, batch: Batch) -> Tensor:
         """Returns the log-odds of the event, (n,)."""
         if self.kind == "top_label" and batch.threshold == 0.5:
-            return score_log_odds(batch, csfs.msp)
+            return batch.log_odds(csfs.msp)
         log_odds = batch.log_p[:, 1] - batch.log_p[:, 0]
         if self.kind == "positive":
             return log_odds
@@ -307,7 +306,7 @@ class ClasswiseCalibrationError(_BinnedError):
         log_odds = log_p - safe_log(-ops.expm1(log_p))
         # Only the largest p can be so close to 1 that its ln p loses digits.
         largest = log_p == ops.amax(log_p, axis=-1, keepdims=True)
-        return ops.where(largest, score_log_odds(batch, csfs.msp)[:, None], log_odds)
+        return ops.where(largest, batch.log_odds(csfs.msp)[:, None], log_odds)
 
     def result_per_class(self) -> Tensor:
         """Returns each class's calibration error, (k,)."""

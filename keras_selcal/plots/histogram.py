@@ -40,7 +40,8 @@ def confidence_histogram(
         y_pred: probabilities or logits, (..., k); (..., 1) or (n,) for one sigmoid
             unit.
         csf: the confidence score, as `keras_selcal.csf.get` takes it.
-        num_bins: M equal bins of the range that the score can take.
+        num_bins: M equal bins of the range that the score can take, or takes if it
+            is not bounded.
         from_logits: whether `y_pred` holds logits.
         sample_weight: weights of a shape that broadcasts to the samples'.
         ax: an Axes to draw on. None makes a figure.
@@ -67,9 +68,12 @@ def confidence_histogram(
     samples = canvas.finite_samples(
         y_true, y_pred, sample_weight, from_logits=from_logits, **outputs
     )
+    scores = samples.scores(score)
     low, high = score.support(samples.num_classes)
+    if not score.bounded:
+        low, high = scores.min(), np.nextafter(scores.max(), np.inf)
     # Rounding may move a score slightly outside its range.
-    scores = np.clip(samples.scores(score), low, high)
+    scores = np.clip(scores, low, high)
     edges = np.linspace(low, high, num_bins + 1)
     (ax,) = canvas.axes(ax)
     correct = samples.counts * samples.correct

@@ -2,42 +2,30 @@
 
 import warnings
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
-from keras import ops
 
 from keras_selcal import csf as csf_module
 from keras_selcal._core.data import LabelledOutputs
 from keras_selcal.calibrators import CalibrationLayer, Calibrator
-from keras_selcal.selective.base import AnsweringClassifier, to_arrays
+from keras_selcal.selective.base import to_arrays
+from keras_selcal.selective.checks import DriftChecks
 from keras_selcal.selective.data import FIRST_AXIS, SelectionData
 from keras_selcal.selective.fitting import (
     DEFAULT_DELTA,
+    choose_score,
     evaluate,
     record_of,
     select_each,
 )
 from keras_selcal.selective.layer import OPTIONS, SelectionLayer
+from keras_selcal.selective.prediction import SelectivePrediction
 from keras_selcal.selective.threshold import check_delta, check_target
 
 
-class SelectivePrediction(NamedTuple):
-    """Answers of a selective classifier.
-
-    Attributes:
-        labels: predicted classes; −1 (`ABSTAINED`) where the sample is not accepted.
-        accepted: which samples are answered.
-        confidence: confidence scores, of rejected samples too.
-    """
-
-    labels: np.ndarray
-    accepted: np.ndarray
-    confidence: np.ndarray
-
-
-class SelectiveClassifier(AnsweringClassifier):
+class SelectiveClassifier(DriftChecks):
     """A classifier that abstains where its confidence is too low.
 
     Formula:
@@ -56,8 +44,10 @@ class SelectiveClassifier(AnsweringClassifier):
 
     Args:
         model: a functional Keras model, or a built Sequential one, of one output.
-        csf: g: `"msp"`, `"margin"`, `"neg_entropy"` or a callable (see
-            `keras_selcal.csf`).
+        csf: g: a name or a callable (see `keras_selcal.csf`), or `"auto"`. Scores of
+            logits take the model's own, whatever the calibrator. `"auto"` lets `fit`
+            choose by AURC on every other sample (or group), as
+            `keras_selcal.csf.compare` does; the threshold is selected on the rest.
         calibrator: a calibrator of `keras_selcal.calibrators`. If it is not fitted yet,
             `fit` fits a copy on every other sample (or group) and selects the
             threshold on the rest, so that the guarantee of δ holds. What it rejects
@@ -122,7 +112,9 @@ class SelectiveClassifier(AnsweringClassifier):
             axis=axis,
             decision_threshold=decision_threshold,
         )
-        self.csf = csf_module.get(csf)
+        self._auto = isinstance(csf, str) and csf == "auto"
+        name = "msp" if self._auto else csf
+        self.csf = csf_module.get(name, from_logits=self.from_logits)
 
     @property
     def threshold(self) -> Any:
@@ -190,21 +182,41 @@ class SelectiveClassifier(AnsweringClassifier):
                 "make each sequence or image one unit.",
                 stacklevel=2,
             )
-        calibrator = self._given_calibrator
-        if calibrator is not None and not calibrator.fitted:
-            calibration_data, data = data.halves()
-            calibrator = self._fit_copy(calibrator, calibration_data)
-        selection = self._new_layer(calibrator)
-        cuts = data.cuts(to_arrays(selection.answer(data.y_pred)))
+        calibrator, csf, choice = self._given_calibrator, self.csf, None
+        unfitted = calibrator is not None and not calibrator.fitted
+        if unfitted or self._auto:
+            half, data = data.halves()
+        if calibrator is not None and unfitted:
+            calibrator = self._fit_copy(calibrator, half)
+        if self._auto:
+            choice = choose_score(
+                half,
+                lambda score: to_arrays(
+                    self._new_layer(calibrator, score).answer(half.y_pred)
+                ),
+            )
+            csf = choice.csf
+            if verbose:
+                print(f'SelectiveClassifier(csf="auto") chose {choice}.')
+        selection = self._new_layer(calibrator, csf)
+        answer = to_arrays(selection.answer(data.y_pred))
+        cuts = data.cuts(answer)
         thresholds = select_each(cuts, coverage, risk, delta)
         selection.record = record_of(
-            data, cuts, thresholds, coverage=coverage, risk=risk, delta=delta
+            data,
+            cuts,
+            thresholds,
+            coverage=coverage,
+            risk=risk,
+            delta=delta,
+            confidence=answer["confidence"],
+            choice=choice,
         )
         selection.threshold = (
             np.array(thresholds) if self.outputs.multi_label else thresholds[0]
         )
         # Only now: a fit that fails changes nothing.
-        self.calibrator = calibrator
+        self.calibrator, self.csf = calibrator, csf
         self._layer = selection
         self._fitted_on = digest
         return self
@@ -221,7 +233,7 @@ class SelectiveClassifier(AnsweringClassifier):
             batch_size: as in `keras.Model.predict`.
             verbose: as in `keras.Model.predict`.
         """
-        decision = self._decide(x, batch_size, verbose)
+        decision, _ = self._decide(x, batch_size, verbose)
         return SelectivePrediction(
             decision["labels"], decision["accepted"], decision["confidence"]
         )
@@ -277,15 +289,11 @@ class SelectiveClassifier(AnsweringClassifier):
     def _arguments(cls, layer: SelectionLayer) -> dict[str, Any]:
         return {"csf": layer.csf, **layer.outputs.config(*OPTIONS)}
 
-    def _new_layer(self, calibrator: Calibrator | None) -> SelectionLayer:
+    def _new_layer(self, calibrator: Calibrator | None, csf: Any) -> SelectionLayer:
         calibration = None
         if calibrator is not None:
             calibration = CalibrationLayer(calibrator, from_logits=self.from_logits)
-        return SelectionLayer(
-            calibration,
-            self.csf,
-            **self.outputs.config(*OPTIONS),
-        )
+        return SelectionLayer(calibration, csf, **self.outputs.config(*OPTIONS))
 
     def _fit_copy(self, calibrator: Calibrator, data: SelectionData) -> Calibrator:
         outputs = replace(self.outputs, decision_threshold=0.5)
@@ -296,8 +304,3 @@ class SelectiveClassifier(AnsweringClassifier):
         return calibrator.fitted_copy(
             LabelledOutputs(data.y_pred, labels, weight), outputs
         )
-
-    def _decide(self, x: Any, batch_size: Any, verbose: Any) -> dict[str, np.ndarray]:
-        outputs, mask = self._outputs(x, batch_size, verbose)
-        mask = None if mask is None else ops.convert_to_tensor(mask)
-        return to_arrays(self._fitted()(ops.convert_to_tensor(outputs), mask=mask))

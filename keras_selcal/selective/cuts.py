@@ -173,6 +173,22 @@ class Cuts:
             low, high = (low, middle) if passes else (middle, high)
         return high
 
+    def excess_p_value(self, threshold: float, risk: float, delta: float) -> float:
+        """Returns the probability of as many errors at a threshold, or more, if the
+        true risk is at most r; δ is the level at which a bet on groups is best.
+        """
+        accepted, errors = self.at(threshold)
+        if not errors or risk >= 1:
+            return 1.0
+        if self.groups is None:
+            tail = 1.0 - binomial_tail(int(errors) - 1, int(accepted), risk)
+            return max(0.0, tail)
+        used = slice(0, self.ends[int((self.thresholds >= threshold).sum()) - 1])
+        sizes = np.bincount(self.groups)
+        values = risk - self.wrong[used]
+        losses = np.bincount(self.groups[used], values, minlength=len(sizes))
+        return betting_p_value(losses, risk * sizes.max(), delta)
+
     @property
     def num_groups(self) -> int | None:
         """Number of groups, or None where every sample is its own."""

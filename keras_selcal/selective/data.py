@@ -84,7 +84,7 @@ class SelectionData:
         if bad.any():
             allowed = "data for which the outputs are finite, or −∞ for masked classes"
             refuse("x", rows[bad][0], allowed)
-        units = _units(groups, samples)
+        units = units_of(groups, samples)
         if outputs.multi_label:
             units = np.broadcast_to(units[..., None], shape)
         independent = groups is None or (isinstance(groups, str) and len(samples) == 1)
@@ -146,7 +146,7 @@ class SelectionData:
         return digest.digest()
 
 
-def _units(groups: Any, samples: tuple[int, ...]) -> Array:
+def units_of(groups: Any, samples: tuple[int, ...]) -> Array:
     """Returns the index of the unit of each sample, by order of appearance."""
     if groups is None or (isinstance(groups, str) and groups == FIRST_AXIS):
         groups = np.arange(samples[0])

@@ -3,13 +3,18 @@
 import datetime
 import math
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from keras_selcal._core.samples import Array
+from keras_selcal.csf.choice import Choice, best_of, default_candidates
+from keras_selcal.csf.probabilities import msp
+from keras_selcal.csf.score import ConfidenceScore
 from keras_selcal.selective.cuts import Cuts
 from keras_selcal.selective.data import SelectionData
+from keras_selcal.selective.drift import reference_sample, unit_means
 from keras_selcal.selective.record import FitRecord
 
 DEFAULT_DELTA = 0.05
@@ -46,8 +51,38 @@ def _with_margin(threshold: float, scores: np.ndarray) -> float:
     if threshold == math.inf:
         return threshold
     below = scores[scores < threshold].max(initial=-math.inf)
-    lower = float(np.float32(max(threshold - 1e-6, (threshold + below) / 2)))
+    margin = 1e-6 * max(1.0, abs(threshold))
+    lower = float(np.float32(max(threshold - margin, (threshold + below) / 2)))
     return lower if below < lower <= threshold else threshold
+
+
+def choose_score(
+    data: SelectionData,
+    answer: Callable[[ConfidenceScore], dict[str, Array]],
+) -> Choice:
+    """Returns the score by whose confidences the answers have the lowest AURC.
+
+    Args:
+        data: what the scores are compared on.
+        answer: what `SelectionLayer.answer` gives with a score.
+    """
+    counts = data.weight > 0
+    parts: list[Any] = [(..., counts)]
+    if data.outputs.multi_label:
+        labels = range(data.labels.shape[-1])
+        parts = [((..., label), counts[..., label]) for label in labels]
+
+    def of_labels(values: Array) -> list[Array]:
+        return [values[label][rows].astype("float64") for label, rows in parts]
+
+    def ranks(score: ConfidenceScore) -> list[Array]:
+        given = answer(score)
+        return of_labels(np.where(given["accepted"], given["confidence"], -math.inf))
+
+    scores = [msp, *default_candidates(data.outputs.from_logits)]
+    wrong = answer(msp)["labels"] != data.labels
+    weights: list[Array | None] = [*of_labels(data.weight)]
+    return best_of(scores, ranks, of_labels(wrong), weights)
 
 
 def record_of(
@@ -58,6 +93,8 @@ def record_of(
     coverage: float | None,
     risk: float | None,
     delta: float | None,
+    confidence: Array,
+    choice: Choice | None,
 ) -> FitRecord:
     """Returns the record of a fit."""
     pairs = list(zip(cuts, thresholds, strict=True))
@@ -86,6 +123,8 @@ def record_of(
         delta=delta,
         bound=None if bounds is None else figure(bounds),
         date=datetime.date.today().isoformat(),
+        choice=None if choice is None else str(choice),
+        confidence=reference_sample(unit_means(confidence, data.weight, data.units)),
     )
 
 

@@ -31,7 +31,8 @@ class SelectionLayer(AnswerLayer):
 
     Args:
         calibration: a `CalibrationLayer`, or None.
-        csf: confidence score function.
+        csf: confidence score function. One that needs logits takes the model's own,
+            whatever the calibration.
         threshold: the confidence from which on samples are accepted; with
             `multi_label=True` one for each label.
         from_logits: whether the model gives logits.
@@ -68,7 +69,7 @@ class SelectionLayer(AnswerLayer):
             decision_threshold=decision_threshold,
         )
         super().__init__(calibration, outputs, record, **kwargs)
-        self.csf = csf_module.get(csf)
+        self.csf = csf_module.get(csf, from_logits=from_logits)
         self.threshold = np.array(threshold) if np.ndim(threshold) else threshold
 
     def call(self, inputs: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
@@ -89,10 +90,18 @@ class SelectionLayer(AnswerLayer):
         labels = self.decided(columns, p, accepted)
         return {
             "probabilities": self.outputs.restored(p),
-            "confidence": self.csf(self._centred(p)),
+            "confidence": self._confidence(columns, p),
             "accepted": accepted,
             "labels": labels,
         }
+
+    def _confidence(self, columns: Tensor, p: Tensor) -> Tensor:
+        """Returns the score of the probabilities, or of the model's own logits."""
+        if self.csf.needs != "logits":
+            return self.csf(self._centred(p))
+        d = self.outputs.decision_threshold
+        shift = np.log(np.array([d, 1 - d], "float32"))
+        return self.csf(columns if d == 0.5 else columns + shift)
 
     def _centred(self, p: Tensor) -> Tensor:
         """Returns probabilities whose odds are those at the decision threshold d, so

@@ -1,6 +1,6 @@
 """What a selective classifier was fitted on, and what it promises."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from keras_selcal.selective.base import Record
 
@@ -27,6 +27,10 @@ class FitRecord(Record):
         bound: with probability 1 − δ the true selective risk is at most this (for
             several labels: of all labels at once). None where nothing is promised.
         date: day of the fit, in ISO format.
+        choice: how `csf="auto"` chose, in a sentence, or None.
+        confidence: confidences of the samples, or of 2,000 of them drawn at random, in
+            rising order; of grouped samples, the mean of each group. `check` compares
+            new ones with them.
     """
 
     n: int
@@ -38,6 +42,8 @@ class FitRecord(Record):
     delta: float | None
     bound: Figure | None
     date: str
+    choice: str | None = None
+    confidence: tuple[float, ...] = field(default=(), repr=False)
 
     def describe(self) -> str:
         """Returns the figures in one line, as arguments."""
@@ -51,6 +57,8 @@ class FitRecord(Record):
             parts.append("bound=None")
         else:
             parts.append(f"delta={self.delta:g}, bound={_text(self.bound)}")
+        if self.choice is not None:
+            parts.append(f"choice={self.choice!r}")
         return ", ".join(parts)
 
 

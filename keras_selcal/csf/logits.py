@@ -1,0 +1,103 @@
+"""Scores of logits: MaxLogit, energy, MaxLogit with p-norm."""
+
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_selcal._core.ops import TINY
+from keras_selcal._core.saving import serializable, serialize_callable
+from keras_selcal._core.validation import check_number
+from keras_selcal.csf.score import BuiltIn, log
+
+# p where none is given: see `benchmarks/README.md`.
+DEFAULT_P = 4.0
+
+
+def _max_logit(logits: Any, xp: Any = ops) -> Any:
+    """The largest logit, max z."""
+    return xp.max(logits, axis=-1)
+
+
+def _energy(logits: Any, xp: Any = ops) -> Any:
+    """Negative free energy, ln Σ exp z."""
+    top = xp.max(logits, axis=-1)
+    return top + xp.log(xp.sum(xp.exp(logits - top[..., None]), axis=-1))
+
+
+@serializable
+class MaxLogitPNorm(BuiltIn):
+    """The largest logit divided by the p-norm of all, both after centring.
+
+    Formula:
+
+    ```
+    g(z) = max_c z̃_c / ‖z̃‖_p,     z̃ = z − mean z      ∈ [0, 1]
+    ```
+
+    Large networks are often confident because their logits are large, not because one
+    of them stands out; dividing by the norm undoes that. `keras_selcal.csf.choose`
+    finds p on held-out data, and whether it helps at all. Neither a shift nor a scale
+    of the logits changes the score, so that a temperature does not either. Logits of −∞
+    (masked classes) do not count.
+
+    Args:
+        p: the order of the norm, at least 1.
+
+    Example:
+    >>> import numpy as np
+    >>> round(float(MaxLogitPNorm(p=2)(np.array([3.0, 0.0, 0.0]))), 4)  # 2/√6
+    0.8165
+
+    References:
+    - Cattelan & Silva, [How to Fix a Broken Confidence
+      Estimator](https://arxiv.org/abs/2305.15508)
+    """
+
+    def __init__(self, p: float = DEFAULT_P) -> None:
+        self.p = check_number("p", p, "a number of at least 1", least=1.0)
+        super().__init__(
+            "max_logit_pnorm", self._score, log_odds=self._odds, needs="logits"
+        )
+
+    def _log_score(self, logits: Any, xp: Any) -> tuple[Any, Any]:
+        """Returns the largest centred logit as a share of the largest in absolute
+        value, and ln of the norm in the same unit.
+        """
+        counts = logits > -np.inf
+        z = xp.where(counts, logits, 0.0)
+        number = xp.sum(xp.where(counts, xp.ones_like(z), 0.0), axis=-1)
+        mean = (xp.sum(z, axis=-1) / number)[..., None]
+        z = xp.where(counts, z - mean, 0.0)
+        unit = xp.maximum(xp.max(xp.abs(z), axis=-1), TINY)
+        powers = xp.power(xp.abs(z) / unit[..., None], self.p)
+        return xp.max(z, axis=-1) / unit, log(xp.sum(powers, axis=-1), xp) / self.p
+
+    def _score(self, logits: Any, xp: Any = ops) -> Any:
+        top, log_norm = self._log_score(logits, xp)
+        # Equal logits have a norm of 0, and a score of 0.
+        return top * xp.exp(-xp.maximum(log_norm, 0.0))
+
+    def _odds(self, logits: Any, xp: Any) -> Any:
+        """Returns ln g − ln(1 − g)."""
+        top, log_norm = self._log_score(logits, xp)
+        log_score = log(top, xp) - xp.maximum(log_norm, 0.0)
+        return log_score - log(-xp.expm1(log_score), xp)
+
+    def __repr__(self) -> str:
+        return f"MaxLogitPNorm(p={self.p:g})"
+
+    def serialize(self) -> Any:
+        return serialize_callable(self)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"p": self.p}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "MaxLogitPNorm":
+        return cls(**config)
+
+
+max_logit = BuiltIn("max_logit", _max_logit, support=None, needs="logits")
+energy = BuiltIn("energy", _energy, support=None, needs="logits")
+max_logit_pnorm = MaxLogitPNorm()

@@ -1,0 +1,240 @@
+"""What a confidence score function is: a formula, what it needs, its support."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_selcal._core.ops import TINY, Tensor, as_float
+from keras_selcal._core.saving import (
+    deserialize_if_config,
+    serializable,
+    serialize_callable,
+)
+from keras_selcal._core.validation import check_choice, refuse
+
+Support = tuple[float, float]
+_UNIT: Support = (0.0, 1.0)
+_LINE: Support = (-math.inf, math.inf)
+
+# What a score is computed from.
+NEEDS = ("probabilities", "logits", "stack")
+
+# Values within ±SCALE share the middle half of (−1, 1).
+SCALE = 4.0
+
+
+def squash(x: Any, xp: Any = ops) -> Any:
+    """Returns x/(4 + |x|) in (−1, 1): rising, and without the saturation of a sigmoid.
+
+    Example:
+    >>> squash(np.array([-4.0, 0.0, 12.0]), np).tolist()
+    [-0.5, 0.0, 0.75]
+    """
+    return x / (SCALE + xp.abs(x))
+
+
+def log(x: Any, xp: Any) -> Any:
+    """Returns ln x, finite at 0."""
+    return xp.log(xp.maximum(x, TINY))
+
+
+@serializable
+class ConfidenceScore:
+    """A confidence score function together with its support.
+
+    Args:
+        function: maps probabilities or logits (..., k) to scores (...).
+        support: a pair (lo, hi), a function of k that returns one, or None for a score
+            that is not bounded. Losses, which need a bounded one, see s/(4 + |s|)
+            instead.
+        needs: `"probabilities"`, `"logits"`, or `"stack"` for probabilities
+            (..., s, k) of s members (see `keras_selcal.stacks`).
+
+    Example:
+    >>> import numpy as np
+    >>> csf = ConfidenceScore(lambda p: p[..., 0], support=(0, 1))
+    >>> float(csf(np.array([0.25, 0.75])))
+    0.25
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Tensor], Tensor],
+        support: Support | Callable[[int], Support] | None = _UNIT,
+        *,
+        needs: str = "probabilities",
+    ) -> None:
+        self.function: Callable[..., Any] = function
+        self._support = support
+        self.needs = check_choice("needs", needs, NEEDS)
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+        self.__doc__ = function.__doc__
+
+    def __call__(self, x: Any) -> Tensor:
+        return self.scores(as_float(x))
+
+    def scores(self, x: Any, xp: Any = ops) -> Any:
+        """Returns the scores of what the score needs; of NumPy arrays with `xp=numpy`.
+
+        Args:
+            x: probabilities or logits, (..., k).
+            xp: `keras.ops` or NumPy.
+        """
+        scores = self.function(as_float(x))
+        if xp is np:
+            return np.asarray(ops.convert_to_numpy(scores), "float64")
+        return scores
+
+    def from_log_probabilities(self, log_probabilities: Tensor) -> Tensor:
+        """Returns the scores for ln p, of a score that needs probabilities."""
+        return self(ops.exp(log_probabilities))
+
+    def log_odds(self, x: Any, xp: Any = ops) -> Any:
+        """Returns ln u − ln(1 − u), u = (s − lo)/(hi − lo) the score on [0, 1], or s
+        itself if it is not bounded: a rising function of the score.
+
+        Finite: a score on an end of the support counts as 1e-37 away from it.
+        """
+        s = self.scores(x, xp)
+        if not self.bounded:
+            return s
+        lo, hi = self.support(x.shape[-1])
+        return log(s - lo, xp) - log(hi - s, xp)
+
+    def log_odds_from_log_probabilities(
+        self, log_probabilities: Any, xp: Any = ops
+    ) -> Any:
+        """Returns the log-odds of the scores for ln p.
+
+        The built-in scores compute them from ln p of the other classes, so that they
+        keep rising where the score itself is rounded to the end of its support.
+        """
+        return self.log_odds(xp.exp(log_probabilities), xp)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the score has a support other than all numbers."""
+        return self._support is not None
+
+    def support(self, num_classes: int) -> Support:
+        """Returns (lo, hi) for `num_classes` classes, (−∞, ∞) if not bounded."""
+        pair = _LINE if self._support is None else self._support
+        lo, hi = pair(num_classes) if callable(pair) else pair
+        if not lo < hi:
+            refuse("support", (lo, hi), f"a pair lo < hi for csf {self.__name__}")
+        return float(lo), float(hi)
+
+    def squashed(self, scores: Any, xp: Any = ops) -> Any:
+        """Returns scores, or a threshold on them, on a bounded scale."""
+        return scores if self.bounded else squash(scores, xp)
+
+    def squashed_support(self, num_classes: int) -> Support:
+        """Returns the ends of what `squashed` returns."""
+        return self.support(num_classes) if self.bounded else (-1.0, 1.0)
+
+    def refuse_missing(self, missing: str) -> None:
+        """Raises the error for predictions that the score cannot be computed from."""
+        remedy = {
+            "logits": "pass logits with `from_logits=True`",
+            "stack": "pass predictions of several members with `stacked=True`",
+            "probabilities": "pass one prediction for each sample",
+        }[self.needs]
+        refuse(
+            "csf",
+            self.__name__,
+            f"a score of {missing}, which is all there is; {self.__name__!r} needs "
+            f"{'a stack' if self.needs == 'stack' else self.needs}: {remedy}, or use "
+            "'msp'",
+        )
+
+    @property
+    def built_in(self) -> bool:
+        """Whether the score has a precise form of its log-odds."""
+        return False
+
+    def serialize(self) -> Any:
+        """Returns a name or config from which `get` restores this score."""
+        function = self.function
+        if (self._support, self.needs) == (
+            getattr(function, "support", _UNIT),
+            getattr(function, "needs", NEEDS[0]),
+        ):
+            return serialize_callable(function)
+        return serialize_callable(self)
+
+    def get_config(self) -> dict[str, Any]:
+        support: Any = self._support
+        if callable(support):
+            support = serialize_callable(support)
+        return {
+            "function": serialize_callable(self.function),
+            "support": support,
+            "needs": self.needs,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "ConfidenceScore":
+        support = deserialize_if_config(config["support"])
+        if isinstance(support, list):
+            support = tuple(support)
+        function = deserialize_if_config(config["function"])
+        return cls(function, support, needs=config.get("needs", NEEDS[0]))
+
+    def __repr__(self) -> str:
+        return f"<confidence score function {self.__name__}>"
+
+
+class BuiltIn(ConfidenceScore):
+    """A score with formulas that work with `keras.ops` and with NumPy.
+
+    Args:
+        name: the name that `get` finds it by.
+        function: maps what the score needs and a namespace to scores.
+        of_logs: maps ln p to scores; None where the score needs no probabilities.
+        log_odds: maps ln p, or what else the score needs, and a namespace to the
+            log-odds of the scores. None computes them from the scores.
+        support: as in `ConfidenceScore`.
+        needs: as in `ConfidenceScore`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        of_logs: Callable[[Tensor], Tensor] | None = None,
+        log_odds: Callable[[Any, Any], Any] | None = None,
+        support: Support | Callable[[int], Support] | None = _UNIT,
+        needs: str = "probabilities",
+    ) -> None:
+        super().__init__(function, support, needs=needs)
+        self.__name__ = name
+        self._of_logs = of_logs
+        self._log_odds = log_odds
+
+    @property
+    def built_in(self) -> bool:
+        return True
+
+    def scores(self, x: Any, xp: Any = ops) -> Any:
+        return self.function(x, xp)
+
+    def from_log_probabilities(self, log_probabilities: Tensor) -> Tensor:
+        assert self._of_logs is not None
+        return self._of_logs(log_probabilities)
+
+    def log_odds(self, x: Any, xp: Any = ops) -> Any:
+        if self.needs == "logits" and self._log_odds is not None:
+            return self._log_odds(x, xp)
+        return super().log_odds(x, xp)
+
+    def log_odds_from_log_probabilities(
+        self, log_probabilities: Any, xp: Any = ops
+    ) -> Any:
+        assert self._log_odds is not None
+        return self._log_odds(log_probabilities, xp)
+
+    def serialize(self) -> Any:
+        return self.__name__

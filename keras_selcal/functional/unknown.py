@@ -1,0 +1,269 @@
+"""Unknown inputs: how well confidence tells them from known ones."""
+
+from typing import Any
+
+import numpy as np
+
+from keras_selcal import csf as csfs
+from keras_selcal._core.ranked import Ranked
+from keras_selcal._core.ranking import Ranking
+from keras_selcal._core.samples import Array, Samples, to_numpy
+from keras_selcal._core.segments import Segments
+from keras_selcal._core.validation import check_choice, check_number, refuse
+
+
+def confidences(predictions: Any, csf: Any, from_logits: bool, name: str) -> Array:
+    """Returns scores (n,) as they are, and those of predictions (n, k)."""
+    values = to_numpy(predictions)
+    if values.ndim not in (1, 2) or not values.size:
+        refuse(name, values.shape, "scores (n,) or predictions (n, k)")
+    if values.ndim == 1:
+        scores = values.astype("float64")
+    else:
+        # Labels do not matter here.
+        labels = np.zeros(len(values), "int32")
+        samples = Samples.given(labels, values, from_logits=from_logits)
+        scores = samples.ranks(csfs.get(csf))
+    if np.isnan(scores).any():
+        refuse(name, "NaN", "scores or predictions without NaN")
+    return scores
+
+
+def _ranking(known: Any, unknown: Any, csf: Any, from_logits: bool) -> Ranking:
+    """Returns groups of equal score; the loss is the mass of the unknown inputs."""
+    pair = [
+        confidences(known, csf, from_logits, "known"),
+        confidences(unknown, csf, from_logits, "unknown"),
+    ]
+    groups = Segments.of(np.concatenate(pair))
+    strange = np.repeat([0.0, 1.0], [len(part) for part in pair])
+    return Ranking(groups.sums(np.ones(len(strange))), groups.sums(strange), np)
+
+
+def ood_auroc(
+    known: Any, unknown: Any, *, csf: Any = "msp", from_logits: bool = False
+) -> float:
+    """Probability that a known input has higher confidence than an unknown one.
+
+    Formula:
+
+    ```
+    AUROC = P(g_i > g_j) + ½ P(g_i = g_j),     i known, j unknown
+    ```
+
+    Args:
+        known: confidence scores (n,) of inputs of the kind that the model was trained
+            on, or predictions (n, k).
+        unknown: the same of inputs that belong to none of the classes.
+        csf: the score of predictions, as `keras_selcal.csf.get` takes it.
+        from_logits: whether predictions are logits.
+
+    Returns:
+        The area, a float: 0.5 is chance, 1 is perfect.
+
+    Example:
+    >>> ood_auroc([0.9, 0.8, 0.4], [0.5, 0.4])        # (2 + 2 + ½)/6
+    0.75
+
+    References:
+    - Hendrycks & Gimpel, [A Baseline for Detecting Misclassified and
+      Out-of-Distribution Examples in Neural
+      Networks](https://arxiv.org/abs/1610.02136)
+    """
+    return float(_ranking(known, unknown, csf, from_logits).failure_auroc())
+
+
+def ood_aupr(
+    known: Any,
+    unknown: Any,
+    *,
+    positive: str = "known",
+    csf: Any = "msp",
+    from_logits: bool = False,
+) -> float:
+    """Average precision in telling known inputs from unknown ones.
+
+    Formula:
+
+    ```
+    AUPR = Σ_t (R_t − R_{t−1}) P_t
+    ```
+
+    with P_t and R_t precision and recall at the t-th threshold, as scikit-learn's
+    `average_precision_score`. Unlike AUROC it depends on how many unknown inputs there
+    are.
+
+    Args:
+        known: as in `ood_auroc`.
+        unknown: as in `ood_auroc`.
+        positive: `"known"` to find the known inputs by high confidence, or
+            `"unknown"` to find the unknown ones by low confidence.
+        csf: as in `ood_auroc`.
+        from_logits: as in `ood_auroc`.
+
+    Returns:
+        The area, a float.
+
+    Example:
+    >>> round(ood_aupr([0.9, 0.8, 0.4], [0.5, 0.3]), 4)        # (1 + 1 + ¾)/3
+    0.9167
+    """
+    check_choice("positive", positive, ("known", "unknown"))
+    ranking = _ranking(known, unknown, csf, from_logits)
+    return float(ranking.average_precision(positive))
+
+
+def fpr_at_tpr(
+    known: Any,
+    unknown: Any,
+    tpr: float = 0.95,
+    *,
+    csf: Any = "msp",
+    from_logits: bool = False,
+) -> float:
+    """Share of unknown inputs that pass where a share of the known ones does.
+
+    Formula:
+
+    ```
+    FPR = P(g_j ≥ τ), j unknown,     τ the largest with P(g_i ≥ τ) ≥ TPR, i known
+    ```
+
+    Args:
+        known: as in `ood_auroc`.
+        unknown: as in `ood_auroc`.
+        tpr: share of the known inputs that must be accepted, in (0, 1].
+        csf: as in `ood_auroc`.
+        from_logits: as in `ood_auroc`.
+
+    Returns:
+        The share, a float; 0 is best.
+
+    Example:
+    >>> fpr_at_tpr([0.9, 0.8, 0.4], [0.5, 0.3], tpr=0.95)
+    0.5
+    """
+    tpr = check_number("tpr", tpr, "a number in (0, 1]", above=0.0, most=1.0)
+    return float(_ranking(known, unknown, csf, from_logits).fpr_at(tpr))
+
+
+def _with_unknown(
+    y_true: Any,
+    y_pred: Any,
+    unknown: Any,
+    csf: Any,
+    share: float | None,
+    from_logits: bool,
+    sample_weight: Any,
+    outputs: dict[str, Any],
+) -> Ranking:
+    """Returns the ranking of both kinds; accepting an unknown input is an error."""
+    samples = Samples.given(
+        y_true, y_pred, sample_weight, from_logits=from_logits, **outputs
+    )
+    if samples.label_index is not None:
+        refuse("multi_label", True, "False: an unknown input belongs to no class")
+    score = csfs.get(csf)
+    ranked = Ranked.of(samples, score, "zero_one")
+    strange = to_numpy(unknown)
+    if strange.ndim == 1:
+        # Predictions of one sigmoid unit.
+        strange = strange[:, None]
+    if strange.shape[1:] not in (samples.y_pred.shape[1:], (samples.num_classes - 1,)):
+        refuse("unknown", strange.shape, "predictions of the classes of `y_pred`")
+    ranks = confidences(strange, score, from_logits, "unknown")
+    weight = 1.0
+    counts = samples.counts
+    if share is not None:
+        share = check_number("share", share, "a number in (0, 1)", above=0.0, most=1.0)
+        if share == 1:
+            refuse("share", share, "a number in (0, 1)")
+        weight = share / (1 - share) * counts.sum() / len(ranks)
+    groups = Segments.of(np.concatenate([ranked.ranks, ranks]))
+    counts = np.concatenate([counts, np.full(len(ranks), weight)])
+    losses = np.concatenate([ranked.losses, np.ones(len(ranks))])
+    return Ranking(groups.sums(counts), groups.sums(counts * losses), np)
+
+
+def scod_aurc(
+    y_true: Any,
+    y_pred: Any,
+    unknown: Any,
+    *,
+    csf: Any = "msp",
+    share: float | None = None,
+    from_logits: bool = False,
+    sample_weight: Any | None = None,
+    **outputs: Any,
+) -> float:
+    """AURC in the presence of unknown inputs, each of which is an error if accepted.
+
+    Formula:
+
+    ```
+    AURC of the mixture (1 − π) known + π unknown,     ℓ = 1 for an unknown input
+    ```
+
+    Args:
+        y_true: class indices (n,) or distributions (n, k) of the known inputs.
+        y_pred: their predictions, (n, k).
+        unknown: predictions (m, k) of inputs that belong to none of the classes.
+        csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it.
+        share: π in (0, 1), the share of unknown inputs in use. None takes that of the
+            data, m/(n + m).
+        from_logits: whether predictions are logits.
+        sample_weight: of the known inputs.
+        **outputs: `ignore_class`, `axis`, `decision_threshold`, as in
+            `keras_selcal.metrics.ClassificationMetric`.
+
+    Returns:
+        The area, a float.
+
+    Example:
+    >>> import numpy as np
+    >>> p = np.array([[0.9, 0.1], [0.2, 0.8]])
+    >>> round(scod_aurc([0, 0], p, [[0.6, 0.4]]), 4)        # (0 + 1/2 + 2/3)/3
+    0.3889
+
+    References:
+    - Xia & Bouganis, [Augmenting Softmax Information for Selective Classification with
+      Out-of-Distribution Data](https://arxiv.org/abs/2207.07506)
+    """
+    data = y_true, y_pred, unknown, csf, share, from_logits, sample_weight, outputs
+    return float(_with_unknown(*data).aurc())
+
+
+def scod_augrc(
+    y_true: Any,
+    y_pred: Any,
+    unknown: Any,
+    *,
+    csf: Any = "msp",
+    share: float | None = None,
+    from_logits: bool = False,
+    sample_weight: Any | None = None,
+    **outputs: Any,
+) -> float:
+    """AUGRC in the presence of unknown inputs, each of which is an error if accepted.
+
+    Args:
+        y_true: as in `scod_aurc`.
+        y_pred: as in `scod_aurc`.
+        unknown: as in `scod_aurc`.
+        csf: as in `scod_aurc`.
+        share: as in `scod_aurc`.
+        from_logits: as in `scod_aurc`.
+        sample_weight: as in `scod_aurc`.
+        **outputs: as in `scod_aurc`.
+
+    Returns:
+        The area, a float.
+
+    Example:
+    >>> import numpy as np
+    >>> p = np.array([[0.9, 0.1], [0.2, 0.8]])
+    >>> round(scod_augrc([0, 0], p, [[0.6, 0.4]]), 4)        # (½ + 1½)/9
+    0.2222
+    """
+    data = y_true, y_pred, unknown, csf, share, from_logits, sample_weight, outputs
+    return float(_with_unknown(*data).augrc())
