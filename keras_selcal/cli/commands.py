@@ -301,7 +301,10 @@ def _read_models(files: Sequence[str], multi_label: bool) -> dict[str, Predictio
             raise ValueError(
                 f"two models have the name {name}; give them names as in NAME=FILE"
             )
-        models[name] = _read(path, multi_label)
+        model = _read(path, multi_label)
+        if not multi_label and model.labels is not None:
+            model = model._replace(labels=_without_one_hot(model.labels))
+        models[name] = model
         first, this = (m.labels for m in (next(iter(models.values())), models[name]))
         assert first is not None
         assert this is not None
@@ -311,3 +314,10 @@ def _read_models(files: Sequence[str], multi_label: bool) -> dict[str, Predictio
                 "compared on the same samples"
             )
     return models
+
+
+def _without_one_hot(labels: Any) -> Any:
+    """Returns one-hot labels as class indices (n,), and others as they are."""
+    if labels.ndim == 2 and labels.shape[1] > 1 and np.isin(labels, (0, 1)).all():
+        return labels.argmax(axis=-1)
+    return labels

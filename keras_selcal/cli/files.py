@@ -3,20 +3,18 @@
 import csv
 import math
 import re
-import warnings
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import numpy as np
 
 from keras_selcal._core.samples import Array
+from keras_selcal.cli.labels import fail, numbered, read_indices, read_multi_hot
 
 # Probabilities are printed with few digits, or stored in float16.
 _SUM_TOLERANCE = 1e-2
-
-_BOOLS = {"false": 0, "true": 1}
 
 
 class PredictionFile(NamedTuple):
@@ -65,28 +63,24 @@ def read_predictions(
     }
     suffix = path.suffix.lower()
     if suffix not in readers:
-        _fail(path, "the name must end in .npz, .csv or .parquet")
+        fail(path, "the name must end in .npz, .csv or .parquet")
     if not path.is_file():
-        _fail(path, "there is no such file")
+        fail(path, "there is no such file")
     if path.stat().st_size == 0:
-        _fail(path, "the file is empty")
+        fail(path, "the file is empty")
     read = readers[suffix](path, multi_label)
     if needs_labels and read.labels is None:
         needed = "the key `labels`" if suffix == ".npz" else "one column `label`"
-        _fail(path, f"needs {needed}. Found: {', '.join(read.found[:12])}")
+        fail(path, f"needs {needed}. Found: {', '.join(read.found[:12])}")
     _check(path, read, multi_label)
     return read
-
-
-def _fail(path: Path, what: str) -> NoReturn:
-    raise ValueError(f"{path}: {what}")
 
 
 def _read_npz(path: Path, multi_label: bool) -> PredictionFile:
     if not zipfile.is_zipfile(path):
         array = path.read_bytes()[:6] == b"\x93NUMPY"
         found = "a .npy array" if array else "another kind of file"
-        _fail(
+        fail(
             path,
             f"not a .npz archive but {found}; write it with "
             "numpy.savez(path, probs=…, labels=…)",
@@ -96,7 +90,7 @@ def _read_npz(path: Path, multi_label: bool) -> PredictionFile:
         with np.load(path, allow_pickle=False) as file:
             data = {key: file[key] for key in file.files}
     except MemoryError:
-        _fail(path, "the arrays do not fit in memory")
+        fail(path, "the arrays do not fit in memory")
     except (
         EOFError,
         OSError,
@@ -104,20 +98,23 @@ def _read_npz(path: Path, multi_label: bool) -> PredictionFile:
         zipfile.BadZipFile,
         NotImplementedError,
     ) as e:
-        _fail(path, f"not a .npz archive of plain arrays ({e})")
+        fail(path, f"not a .npz archive of plain arrays ({e})")
     found = ", ".join(f"`{key}`" for key in data) or "none"
     given = [key for key in ("logits", "probs") if key in data]
     if len(given) != 1:
-        _fail(path, f"needs one of the keys `logits` and `probs`. Found: {found}")
+        fail(path, f"needs one of the keys `logits` and `probs`. Found: {found}")
     y_pred, labels = data[given[0]], data.get("labels")
     if y_pred.ndim == 2 and y_pred.shape[1] == 1 and not multi_label:
         y_pred = y_pred[:, 0]
     names = data.get("class_names")
-    class_names = None if names is None else [str(name) for name in names.reshape(-1)]
-    if labels is not None and labels.dtype.kind in "US" and labels.ndim in (1, 2):
-        cells = [str(cell) for cell in labels.reshape(-1).astype(str)]
-        k = y_pred.shape[1] if y_pred.ndim == 2 else 2
-        labels, class_names = _indices(path, cells, class_names, k)
+    class_names = None if names is None else names.reshape(-1).astype(str).tolist()
+    k = y_pred.shape[1] if y_pred.ndim == 2 else 2
+    if labels is not None and labels.dtype.kind in "USiuf" and not multi_label:
+        one_each = labels.ndim == 1 or labels.shape[1:] == (1,)
+        named = labels.dtype.kind in "US" or numbered(class_names) is not None
+        if one_each and named:
+            cells = labels.reshape(-1).astype(str).tolist()
+            labels, class_names = read_indices(path, cells, class_names, k)
     images = data.get("images")
     is_logits = given == ["logits"]
     return PredictionFile(y_pred, labels, is_logits, class_names, images, list(data))
@@ -145,11 +142,11 @@ def _read_csv(path: Path, multi_label: bool) -> PredictionFile:
         try:
             head, *rows = (row for row in csv.reader(file) if row)
         except (csv.Error, UnicodeDecodeError, ValueError) as error:
-            _fail(path, f"not a table of comma-separated values ({error})")
+            fail(path, f"not a table of comma-separated values ({error})")
     head = [cell.strip() for cell in head]
     for i, row in enumerate(rows):
         if len(row) != len(head):
-            _fail(path, f"sample {i} has {len(row)} cells, the header {len(head)}")
+            fail(path, f"sample {i} has {len(row)} cells, the header {len(head)}")
     if head[0] in ("", "Unnamed: 0"):
         head, rows = head[1:], [row[1:] for row in rows]
     columns = [i for i, name in enumerate(head) if name != "label"]
@@ -164,11 +161,11 @@ def _read_parquet(path: Path, multi_label: bool) -> PredictionFile:
     try:
         from pyarrow import ArrowInvalid, parquet
     except ImportError:
-        _fail(path, "reading .parquet needs pyarrow: `pip install pyarrow`")
+        fail(path, "reading .parquet needs pyarrow: `pip install pyarrow`")
     try:
         table = parquet.read_table(path)
     except (ArrowInvalid, OSError) as error:
-        _fail(path, f"not a .parquet file ({error})")
+        fail(path, f"not a .parquet file ({error})")
     head = [name for name in table.column_names if not name.startswith("__index_")]
     try:
         numbers = [
@@ -177,7 +174,7 @@ def _read_parquet(path: Path, multi_label: bool) -> PredictionFile:
             if name != "label"
         ]
     except (TypeError, ValueError) as error:
-        _fail(path, f"a column is not of numbers ({error})")
+        fail(path, f"a column is not of numbers ({error})")
     cells = None
     if "label" in head:
         cells = [
@@ -206,25 +203,29 @@ def _from_table(
     """
     twice = next((name for name in head if head.count(name) > 1), None)
     if twice is not None:
-        _fail(path, f"two columns have the name {twice!r}")
+        fail(path, f"two columns have the name {twice!r}")
     classes = [name for name in head if name != "label"]
     letter = "".join({name[:1] for name in classes})
-    numbered = [f"{letter}{i}" for i in range(len(classes))]
     names: list[str] | None = None
     if len(classes) == 1 and not multi_label:
         if classes[0] in ("p0", "z0"):
-            _fail(path, f"is `{classes[0]}` of class 1? Then call it `{letter}`")
+            fail(path, f"is `{classes[0]}` of class 1? Then call it `{letter}`")
         numbers = numbers.reshape(-1)
         if classes[0] not in ("p", "z", "p1", "z1"):
             letter, names = "p", [f"not {classes[0]}", classes[0]]
-    elif letter not in ("p", "z") or classes != numbered:
+    elif all(re.fullmatch(r"[pz]\d+", name) for name in classes):
+        order = [int(name[1:]) for name in classes]
+        if len(letter) > 1 or sorted(order) != list(range(len(classes))):
+            fail(path, f"columns p0, p1, … or z0, z1, … count from 0. Found: {head}")
+        numbers = numbers[:, np.argsort(order)] if len(numbers) else numbers
+    else:
         letter, names = "p", classes
     k = len(classes)
     labels: Array | None = None
     if cells is not None and multi_label:
-        labels = _multi_hot(path, cells, names, k)
+        labels = read_multi_hot(path, cells, names, k)
     elif cells is not None:
-        labels, names = _indices(path, cells, names, max(k, 2))
+        labels, names = read_indices(path, cells, names, max(k, 2))
     return PredictionFile(numbers, labels, letter == "z", names, None, head)
 
 
@@ -237,66 +238,8 @@ def _numbers(path: Path, rows: list[list[str]]) -> Array:
                 try:
                     float(cell)
                 except ValueError:
-                    _fail(path, f"{cell!r} in sample {i} is not a number")
+                    fail(path, f"{cell!r} in sample {i} is not a number")
         raise
-
-
-def _index_of(cell: str) -> int | None:
-    """Returns the class index in a cell such as 2, 2.0 or True, or None."""
-    if re.fullmatch(r"-?\d+(\.0*)?", cell):
-        return int(float(cell))
-    return _BOOLS.get(cell.lower())
-
-
-def _indices(
-    path: Path, cells: Sequence[str], names: list[str] | None, k: int
-) -> tuple[Array, list[str] | None]:
-    """Returns class indices of labels that are written as indices or names."""
-    if names is not None and len(set(names)) < len(names):
-        _fail(path, "two classes have the same name, so labels cannot be names")
-    found = [_index_of(cell) for cell in cells]
-    if names is None and any(index is None for index in found):
-        distinct = sorted(set(cells))
-        if len(distinct) != k or set(found) != {None}:
-            i = found.index(None)
-            _fail(
-                path,
-                f"the label {cells[i]!r} of sample {i} is not a class index, and "
-                "there are no class names to look it up",
-            )
-        names = distinct
-        warnings.warn(
-            f"{path}: the classes have no names, and labels are names; columns are "
-            f"read in sorted order, as scikit-learn has them: {', '.join(names)}",
-            stacklevel=2,
-        )
-    index = {name: i for i, name in enumerate(names or [])}
-    labels = []
-    for i, cell in enumerate(cells):
-        label = index.get(cell, found[i])
-        if label is None:
-            _fail(
-                path,
-                f"the label {cell!r} of sample {i} is not a class index or one of "
-                f"the class names: {', '.join((names or [])[:12])}",
-            )
-        labels.append(label)
-    return np.array(labels, dtype=np.int64), names
-
-
-def _multi_hot(
-    path: Path, cells: Sequence[str], names: list[str] | None, k: int
-) -> Array:
-    """Returns multi-hot labels of cells such as `joy; love` or `2; 5`."""
-    labels = np.zeros((len(cells), k))
-    index = {name: i for i, name in enumerate(names or [])}
-    for i, cell in enumerate(cells):
-        for part in filter(None, (part.strip() for part in cell.split(";"))):
-            label = index.get(part, _index_of(part))
-            if label is None or not 0 <= label < k:
-                _fail(path, f"the label {part!r} of sample {i} is not one of {k}")
-            labels[i, label] = 1
-    return labels
 
 
 def _check(path: Path, read: PredictionFile, multi_label: bool) -> None:
@@ -305,20 +248,20 @@ def _check(path: Path, read: PredictionFile, multi_label: bool) -> None:
     shape, labels = read.y_pred.shape, read.labels
     if len(shape) not in (1, 2) or 0 in shape or (multi_label and len(shape) == 1):
         wanted = "(n, k) with n ≥ 1 samples, or (n,) for one sigmoid unit"
-        _fail(path, f"`{name}` must have shape {wanted}. Received: {shape}")
+        fail(path, f"`{name}` must have shape {wanted}. Received: {shape}")
     n, k = shape[0], shape[1] if len(shape) == 2 else 2
     allowed = {(n, k)} if multi_label else {(n,), (n, 1), (n, *shape[1:])}
     if labels is not None and labels.shape not in allowed:
         wanted = " or ".join(map(str, sorted(allowed, key=len)))
-        _fail(path, f"`labels` must have shape {wanted}. Received: {labels.shape}")
+        fail(path, f"`labels` must have shape {wanted}. Received: {labels.shape}")
     for key, array in ((name, read.y_pred), ("labels", labels)):
         if array is not None and array.dtype.kind not in "fiub":
-            _fail(path, f"`{key}` must be numbers. Received: {array.dtype}")
+            fail(path, f"`{key}` must be numbers. Received: {array.dtype}")
     names, images = read.class_names, read.images
     if names is not None and len(names) != k:
-        _fail(path, f"`class_names` must be {k} names. Received: {len(names)}")
+        fail(path, f"`class_names` must be {k} names. Received: {len(names)}")
     if images is not None and images.shape[:1] != (n,):
-        _fail(path, f"`images` must be {n} images. Received: shape {images.shape}")
+        fail(path, f"`images` must be {n} images. Received: shape {images.shape}")
     events = len(shape) == 1 or multi_label
     found = _bad_predictions(path, name, _rows(read.y_pred), events)
     if labels is not None:
@@ -329,7 +272,7 @@ def _check(path: Path, read: PredictionFile, multi_label: bool) -> None:
             i = int(np.argmax(broken))
             more = ", …" if rows.shape[1] > 4 else ""
             values = ", ".join(f"{value:g}" for value in rows[i, :4]) + more
-            _fail(path, f"{what.replace('SAMPLE', f'sample {i}')}. Received: {values}")
+            fail(path, f"{what.replace('SAMPLE', f'sample {i}')}. Received: {values}")
 
 
 def _rows(x: Array) -> Array:
@@ -348,7 +291,7 @@ def _bad_predictions(path: Path, name: str, rows: Array, events: bool) -> list[_
         inside = ((rows >= 0) & (rows <= 1)).all() and len(rows) > 1
         if inside and (events or not sums.any()):
             and_sum = "" if events else " and sum to 1"
-            _fail(
+            fail(
                 path,
                 f"`logits` hold probabilities: all are in [0, 1]{and_sum}; call them "
                 "`probs` (in a table: p, or p0, p1, …)",
@@ -359,6 +302,7 @@ def _bad_predictions(path: Path, name: str, rows: Array, events: bool) -> list[_
     outside = (rows < 0) | (rows > 1 + _SUM_TOLERANCE)
     bad.append((outside, f"`probs` of SAMPLE must be in [0, 1]{remedy}", rows))
     if not events:
+        remedy += "; if several labels can be true at once, pass --multi-label"
         bad.append((sums, f"`probs` of SAMPLE must sum to 1{remedy}", rows))
     return bad
 
