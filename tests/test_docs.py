@@ -49,8 +49,11 @@ def test_guide_examples(guide, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
 def test_guide_links_lead_to_files(guide):
+    drawn = (ROOT / "docs" / "pictures.py").read_text("utf-8")
     for target in re.findall(r"\]\(([^)#:]+)\)", guide.read_text("utf-8")):
-        assert (guide.parent / target).exists(), target
+        # The site draws the pictures of the page on concepts when it is built.
+        generated = guide.stem == "concepts" and f'"{Path(target).stem}": ' in drawn
+        assert generated or (guide.parent / target).exists(), target
 
 
 def test_readme_lists_every_loss():

@@ -1,0 +1,146 @@
+"""Builds the parts of the site that are not written by hand.
+
+These are the start page (the README), the study, the benchmarks, the changelog, the
+tutorials, the API reference and every picture of the page on concepts.
+"""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+
+# Pages that are files of the repository, and the links to them.
+_ELSEWHERE = {
+    "index.md": "README.md",
+    "study.md": "recipes/STUDY.md",
+    "benchmarks.md": "benchmarks/README.md",
+    "changelog.md": "CHANGELOG.md",
+    "contributing.md": "CONTRIBUTING.md",
+}
+_GUIDES = [
+    "calibrate.md",
+    "abstain.md",
+    "sets.md",
+    "scores.md",
+    "binary.md",
+    "segmentation.md",
+    "losses.md",
+    "metrics.md",
+    "monitor.md",
+    "report.md",
+    "arrays.md",
+    "devices.md",
+    "recipes.md",
+]
+_API = ["losses", "metrics", "calibrators", "selective", "conformal", "report"]
+_API += ["callbacks", "functional", "csf", "plots", "analysis"]
+
+
+def on_config(config: Any) -> Any:
+    """Orders the pages; guides that the list does not know come last."""
+    sys.path.insert(0, str(ROOT))
+    written = {path.name for path in DOCS.glob("*.md")}
+    special = {"concepts.md", "comparison.md", "claims.md"}
+    guides = [name for name in _GUIDES if name in written]
+    guides += sorted(written - set(guides) - special)
+    tutorials = [f"tutorials/{path.stem}.md" for path in _tutorials()]
+    results = ["claims.md"] if "claims.md" in written else []
+    config.nav = [
+        {"Start": "index.md"},
+        {"Concepts": "concepts.md"},
+        *([{"Tutorials": tutorials}] if tutorials else []),
+        {"Guides": guides},
+        {"API": [{name: f"api/{name}.md"} for name in _API]},
+        {"Results": ["study.md", *results, "benchmarks.md", "comparison.md"]},
+        {"Project": ["contributing.md", "changelog.md"]},
+    ]
+    return config
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds the generated pages and pictures."""
+    pages: dict[str, str | bytes] = {}
+    for page, path in _ELSEWHERE.items():
+        pages[page] = (ROOT / path).read_text("utf-8")
+    for path in _tutorials():
+        pages[f"tutorials/{path.stem}.md"] = _tutorial_page(path)
+    for name in _API:
+        pages[f"api/{name}.md"] = _api_page(name)
+    pages |= _pictures()
+    for uri, content in pages.items():
+        known = files.get_file_from_path(uri)
+        if known is not None:
+            files.remove(known)
+        files.append(File.generated(config, uri, content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Points links to files of the repository at the pages of the site."""
+    source = _ELSEWHERE.get(page.file.src_uri, f"docs/{page.file.src_uri}")
+    folder = (ROOT / source).parent
+    up = "../" * page.file.src_uri.count("/")
+
+    def replace(match: re.Match[str]) -> str:
+        target, _, anchor = match[1].partition("#")
+        if ":" in match[1] or not target:
+            return match[0]
+        path = (folder / target).resolve()
+        for name, elsewhere in _ELSEWHERE.items():
+            if path == ROOT / elsewhere:
+                return f"]({up}{name}{'#' * bool(anchor)}{anchor})"
+        if path.is_relative_to(DOCS):
+            return f"]({up}{path.relative_to(DOCS)}{'#' * bool(anchor)}{anchor})"
+        return match[0]
+
+    return re.sub(r"\]\(([^)\s]+)\)", replace, markdown)
+
+
+def _tutorials() -> list[Path]:
+    return sorted((DOCS / "tutorials").glob("[!_]*.py"))
+
+
+def _tutorial_page(path: Path) -> str:
+    """Returns a script of cells (`# %%`) as Markdown."""
+    parts = [f"<!-- Generated from docs/tutorials/{path.name} -->"]
+    for cell in re.split(r"^# %%", path.read_text("utf-8"), flags=re.M)[1:]:
+        head, _, body = cell.partition("\n")
+        if "[markdown]" in head:
+            parts.append(re.sub(r"^# ?", "", body, flags=re.M).strip())
+        elif body.strip():
+            parts.append(f"```python\n{body.strip()}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def _api_page(name: str) -> str:
+    """Returns a page with every public name of a package."""
+    from importlib import import_module
+
+    module = import_module(f"keras_selcal.{name}")
+    names = getattr(module, "__all__", None)
+    if names is None:
+        names = [
+            key
+            for key, thing in vars(module).items()
+            if not key.startswith("_")
+            and getattr(thing, "__module__", None) == module.__name__
+        ]
+    lines = [f"# keras_selcal.{name}", ""]
+    for key in sorted(names, key=str.lower):
+        thing = getattr(module, key)
+        if not hasattr(thing, "__module__"):
+            continue  # A constant.
+        lines += [f"::: {thing.__module__}.{key}", ""]
+    return "\n".join(lines)
+
+
+def _pictures() -> dict[str, bytes]:
+    sys.path.insert(0, str(DOCS))
+    import pictures
+
+    return {f"images/{name}.png": pictures.draw(name) for name in pictures.PICTURES}
