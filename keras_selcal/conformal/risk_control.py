@@ -7,11 +7,15 @@ import numpy as np
 
 from keras_selcal._core.samples import row_blocks, to_numpy
 from keras_selcal._core.validation import check_choice, check_number, refuse
-from keras_selcal.selective.bounds import binomial_tail
+from keras_selcal.selective.bounds import betting_p_value, binomial_tail
+from keras_selcal.selective.losses import check_range
 from keras_selcal.selective.threshold import check_delta
 
 # Absorbs the rounding of sums of losses.
 _ROUNDING = 1e-12
+
+# How many times the data are repeated, at most, to estimate the samples it takes.
+_MOST_REPEATS = 1024
 
 
 def control_risk(
@@ -23,12 +27,14 @@ def control_risk(
     groups: Any = None,
     binary: bool = False,
 ) -> float:
-    """Returns the boldest threshold whose risk is at most r.
+    """Returns the boldest threshold whose risk is at most r, for any decision.
 
     The risk R(λ) = E[L(λ)] is the mean of any loss in [0, 1] that a decision with
-    threshold λ has on a sample: 1 − recall of a set of labels, the error of an answered
-    sample, an entry of a cost matrix. Thresholds are listed from the safest to the
-    boldest; the answer is the boldest one that can be guaranteed.
+    threshold λ has on a sample: 1 − recall or 1 − precision of a set of labels
+    (`multi_label_losses`), an error, an entry of a cost matrix. Thresholds are listed
+    from the safest to the boldest; the answer is the boldest one that can be
+    guaranteed. For the decision to answer or to abstain, `select_threshold` does the
+    same with less to pass.
 
     Formula:
 
@@ -41,33 +47,27 @@ def control_risk(
 
     It needs losses that never fall from one threshold to the next, which is checked.
     With `delta`, Learn then Test needs no such thing and guarantees
-    P(R(λ) ≤ r) ≥ 1 − δ, over calibration samples. Each hypothesis "R(λ) > r" has the
-    p-value of Hoeffding and Bentkus,
-
-    ```
-    p = min( exp(−n kl(min(R̂, r), r)),  e P(Bin(n, r) ≤ ⌈n R̂⌉) )
-    kl(a, b) = a ln(a/b) + (1 − a) ln((1 − a)/(1 − b))
-    ```
-
-    and is tested at the level δ, from the safest threshold on until one fails (fixed
-    sequence testing).
+    P(R(λ) ≤ r) ≥ 1 − δ, over calibration samples. Each hypothesis "R(λ) > r" is tested
+    at the level δ, from the safest threshold on until one fails (fixed sequence
+    testing): by betting (`keras_selcal.selective.bounds`), or where losses are 0 or 1
+    by the exact tail P(Bin(n, r) ≤ n R̂). Of several risks the largest p-value counts.
 
     Both guarantees are marginal, averages over all samples, and hold for samples that
-    are independent draws from where the threshold will be used. A risk among chosen
-    samples only, such as the errors among the accepted ones, E[e | a] ≤ r, becomes one
-    of this kind by the loss a (e − r) + r; it is not monotone, so pass `delta`.
+    are independent draws from where the threshold will be used. A loss of NaN says
+    that a sample does not count. The risk is then the mean over those that do, such as
+    the samples of one class: one column of losses for each class, with NaN for the
+    samples of others, gives a guarantee for each class.
 
     Args:
-        losses: (n, m), in [0, 1]: of each sample at each threshold. Several risks at
-            once have shape (n, m, q).
+        losses: (n, m), in [0, 1] or NaN: of each sample at each threshold. Several
+            risks at once have shape (n, m, q).
         thresholds: (m,), chosen without the samples, from the safest to the boldest.
         risk: r in (0, 1); one for each of q risks, or one for all.
         delta: δ in (0, 1), the probability with which the guarantee may fail; for all
-            risks together. None gives the guarantee in expectation.
+            risks together. None gives the guarantee in expectation, of each risk.
         groups: (n,), which samples depend on each other. The mean loss of a group then
             counts as the loss of one sample.
-        binary: whether a loss can only be 0 or 1. The p-value is then the exact tail
-            P(Bin(n, r) ≤ n R̂), which is more powerful.
+        binary: whether a loss can only be 0 or 1. The exact test is more powerful.
 
     Example:
     >>> import numpy as np
@@ -84,38 +84,25 @@ def control_risk(
     - Angelopoulos et al., [Conformal Risk Control](https://arxiv.org/abs/2208.02814)
     - Angelopoulos et al., [Learn then Test: Calibrating Predictive Algorithms to
       Achieve Risk Control](https://arxiv.org/abs/2110.01052)
-    - Bates et al., [Distribution-Free, Risk-Controlling Prediction
-      Sets](https://arxiv.org/abs/2101.02703) (the p-value)
+    - Waudby-Smith & Ramdas, [Estimating means of bounded random variables by
+      betting](https://arxiv.org/abs/2010.09686)
     """
     losses, thresholds, levels = _checked(losses, thresholds, risk, binary)
     if groups is not None:
         losses, binary = _group_means(losses, to_numpy(groups)), False
-    n = len(losses)
     if delta is None:
-        falling = (np.diff(losses, axis=1) < -_ROUNDING).any(axis=(1, 2))
-        if falling.any():
-            raise ValueError(
-                "`losses` must never fall from one threshold to the next without "
-                f"`delta`; those of {falling.sum()} of {n} samples do. "
-                "List thresholds from the safest to the boldest, or pass `delta`."
-            )
-        bound = (n * losses.mean(axis=0) + 1) / (n + 1)
-        passed = (bound <= levels + _ROUNDING).all(axis=1)
-        best = int(passed.sum()) - 1
-        if best < 0:
-            _refuse_expectation(losses[:, 0].mean(axis=0), bound[0], levels, n)
-        return float(thresholds[best])
+        return _in_expectation(losses, thresholds, levels)
     delta = check_delta(delta)
-    means = losses.mean(axis=0)
+    # Bets adapt from one sample to the next: their order must not depend on the data.
+    losses = np.random.default_rng(0).permutation(losses)
     best = -1
-    # The largest p-value of several risks is one of "some risk is above its level".
     while best + 1 < len(thresholds) and all(
-        _p_value(float(mean), float(level), n, binary) <= delta
-        for mean, level in zip(means[best + 1], levels, strict=True)
+        _p_value(column, float(level), delta, binary) <= delta
+        for column, level in zip(losses[:, best + 1].T, levels, strict=True)
     ):
         best += 1
     if best < 0:
-        _refuse_probability(means[0], levels, n, delta, binary)
+        _refuse_probability(losses[:, 0], levels, delta, binary)
     return float(thresholds[best])
 
 
@@ -167,19 +154,42 @@ def multi_label_losses(
     return result
 
 
-def _p_value(mean: float, risk: float, n: int, binary: bool) -> float:
-    """Returns the p-value of "the risk is above r" for the mean of n losses."""
-    errors = math.ceil(n * mean * (1 - _ROUNDING) - _ROUNDING)
-    tail = 1.0 if errors >= n else binomial_tail(errors, n, risk)
+def _p_value(losses: np.ndarray, risk: float, delta: float, binary: bool) -> float:
+    """Returns the p-value of "the risk is above r", for losses (n,)."""
+    losses = losses[~np.isnan(losses)]
+    if not len(losses):
+        return 1.0
     if binary:
-        return tail
-    return min(math.exp(-n * _kl(min(mean, risk), risk)), math.e * tail)
+        return binomial_tail(int(losses.sum()), len(losses), risk)
+    return float(betting_p_value(losses - risk, 1 - risk, delta))
 
 
-def _kl(a: float, b: float) -> float:
-    """Returns the divergence of Bernoulli distributions, for b in (0, 1)."""
-    first = a * math.log(a / b) if a > 0 else 0.0
-    return first + ((1 - a) * math.log((1 - a) / (1 - b)) if a < 1 else 0.0)
+def _in_expectation(
+    losses: np.ndarray, thresholds: np.ndarray, levels: np.ndarray
+) -> float:
+    """Returns the threshold of conformal risk control."""
+    counts = ~np.isnan(losses)
+    if (counts != counts[:, :1]).any():
+        raise ValueError(
+            "`losses` of a sample must be NaN at all thresholds or at none without "
+            "`delta`: the guarantee in expectation is for the same samples at each."
+        )
+    falling = (np.diff(losses, axis=1) < -_ROUNDING).any(axis=(1, 2))
+    if falling.any():
+        raise ValueError(
+            "`losses` must never fall from one threshold to the next without "
+            f"`delta`; those of {falling.sum()} of {len(losses)} samples do. "
+            "List thresholds from the safest to the boldest, or pass `delta`."
+        )
+    n = counts[:, 0].sum(axis=0)
+    bound = (np.nansum(losses, axis=0) + 1) / (n + 1)
+    passed = (bound <= levels + _ROUNDING).all(axis=1)
+    best = int(passed.sum()) - 1
+    if best < 0:
+        worst = int(np.argmax(bound[0] - levels))
+        column = losses[:, 0, worst]
+        _refuse_expectation(column, float(bound[0, worst]), float(levels[worst]))
+    return float(thresholds[best])
 
 
 def _checked(
@@ -192,63 +202,62 @@ def _checked(
         values = values[:, :, None]
     if values.ndim != 3 or values.size == 0 or values.shape[1] != len(t):
         refuse("losses", values.shape, f"(n, m) for m = {len(t)} thresholds")
-    if not ((values >= 0) & (values <= 1)).all():
-        refuse("losses", values.max(), "in [0, 1]: divide them by their largest value")
-    if binary and not np.isin(values, (0, 1)).all():
-        refuse("binary", binary, "False: some losses are between 0 and 1")
+    if np.isnan(values).all(axis=(0, 1)).any():
+        refuse("losses", "NaN only", "numbers for at least one sample of each risk")
+    check_range(values, binary)
     allowed = "a number in (0, 1); a risk of 0 takes infinitely many samples"
     levels = [
-        check_number("risk", level, allowed, above=0, most=1)
+        check_number("risk", level, allowed, above=0, below=1)
         for level in np.ravel(risk).tolist()
     ]
-    if 1 in levels:
-        refuse("risk", risk, allowed)
     if len(levels) not in (1, values.shape[2]):
         refuse("risk", risk, f"one number, or one for each of {values.shape[2]} risks")
     return values, t, np.broadcast_to(levels, values.shape[2:])
 
 
 def _group_means(losses: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Returns the mean loss of each group; NaN where none of its samples counts."""
     if groups.shape != losses.shape[:1]:
         refuse("groups", groups.shape, f"one for each of {len(losses)} samples")
     _, index, size = np.unique(groups, return_inverse=True, return_counts=True)
-    order = np.argsort(index, kind="stable")
-    sums = np.add.reduceat(losses[order], np.cumsum(size) - size, axis=0)
-    return np.asarray(sums / size[:, None, None])
+    order, starts = np.argsort(index, kind="stable"), np.cumsum(size) - size
+    known = ~np.isnan(losses[order])
+    sums = np.add.reduceat(np.nan_to_num(losses[order]), starts, axis=0)
+    counts = np.add.reduceat(known * 1.0, starts, axis=0)
+    return np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
 
 
-def _refuse_expectation(
-    mean: np.ndarray, bound: np.ndarray, levels: np.ndarray, n: int
-) -> None:
+def _refuse_expectation(losses: np.ndarray, possible: float, risk: float) -> None:
     """Says which risk can be held, and how many samples the given one takes."""
-    worst = int(np.argmax(bound - levels))
-    r, possible = levels[worst], bound[worst]
+    mean, n = float(np.nanmean(losses)), int((~np.isnan(losses)).sum())
     text = (
-        f"No threshold has a risk of at most {r:g} in expectation on these {n} "
+        f"No threshold has a risk of at most {risk:g} in expectation on these {n} "
         f"samples: the safest one holds {possible:.4g}."
     )
-    if mean[worst] < r:
-        needed = math.ceil((1 - r) / (r - mean[worst]))
-        text += f" At its mean loss of {mean[worst]:.4g}, {needed} samples would do."
+    if mean < risk:
+        needed = math.ceil((1 - risk) / (risk - mean))
+        text += f" At its mean loss of {mean:.4g}, {needed} samples would do."
     else:
         text += " More samples do not help: add safer thresholds, or raise `risk`."
     raise ValueError(text)
 
 
 def _refuse_probability(
-    means: np.ndarray, levels: np.ndarray, n: int, delta: float, binary: bool
+    losses: np.ndarray, levels: np.ndarray, delta: float, binary: bool
 ) -> None:
     """Says which risk can be held, and how many samples the given one takes."""
     p = [
-        _p_value(float(mean), float(level), n, binary)
-        for mean, level in zip(means, levels, strict=True)
+        _p_value(column, float(level), delta, binary)
+        for column, level in zip(losses.T, levels, strict=True)
     ]
     worst = int(np.argmax(p))
-    mean, r = float(means[worst]), float(levels[worst])
+    column, r = losses[:, worst], float(levels[worst])
+    column = column[~np.isnan(column)]
+    n, mean = len(column), float(column.mean()) if len(column) else 1.0
     low, high = mean, 1.0
-    for _ in range(50):
+    for _ in range(30):
         middle = (low + high) / 2
-        if 0 < middle < 1 and _p_value(mean, middle, n, binary) <= delta:
+        if 0 < middle < 1 and _p_value(column, middle, delta, binary) <= delta:
             high = middle
         else:
             low = middle
@@ -256,9 +265,28 @@ def _refuse_probability(
         f"No threshold has a risk of at most {r:g} with probability {1 - delta:g} on "
         f"these {n} samples: the safest one holds {high:.4g}."
     )
-    if mean < r:
-        needed = math.ceil(-math.log(delta) / _kl(mean, r))
+    needed = _samples_needed(column, r, delta, binary) if mean < r else 0
+    if needed:
         text += f" At its mean loss of {mean:.4g}, about {needed} samples would do."
     else:
         text += " More samples do not help: add safer thresholds, or raise `risk`."
     raise ValueError(text)
+
+
+def _samples_needed(losses: np.ndarray, risk: float, delta: float, binary: bool) -> int:
+    """Returns how many samples of the same kind would pass, or 0 if none do."""
+    n = len(losses)
+
+    def passes(count: int) -> bool:
+        return _p_value(np.resize(losses, count), risk, delta, binary) <= delta
+
+    high = 2 * n
+    while not passes(high):
+        high *= 2
+        if high > _MOST_REPEATS * n:
+            return 0
+    low = high // 2
+    while high - low > max(1, n // 100):
+        middle = (low + high) // 2
+        low, high = (low, middle) if passes(middle) else (middle, high)
+    return high

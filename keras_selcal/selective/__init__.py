@@ -4,6 +4,7 @@ from keras_selcal.selective.bounds import risk_bound
 from keras_selcal.selective.classifier import SelectiveClassifier
 from keras_selcal.selective.drift import DriftCheck, DriftMonitor, ks_test
 from keras_selcal.selective.layer import ABSTAINED, SelectionLayer
+from keras_selcal.selective.losses import answer_losses
 from keras_selcal.selective.prediction import SelectivePrediction
 from keras_selcal.selective.threshold import select_threshold
 
@@ -14,6 +15,7 @@ __all__ = [
     "SelectionLayer",
     "SelectiveClassifier",
     "SelectivePrediction",
+    "answer_losses",
     "ks_test",
     "risk_bound",
     "select_threshold",

@@ -1,7 +1,8 @@
-"""Bounds on a risk: exact for independent samples, by betting for groups."""
+"""Bounds on a risk: exact for counts of errors, by betting for other losses."""
 
 import functools
 import math
+from typing import Any
 
 import numpy as np
 
@@ -50,15 +51,28 @@ def _log_factorials(n: int) -> np.ndarray:
 
 def binomial_tail(errors: int, n: int, b: float) -> float:
     """Returns P(e ≤ errors) for n samples of risk b in (0, 1)."""
+    return float(_binomial_terms(errors, n, b).sum())
+
+
+@functools.lru_cache(maxsize=4096)
+def critical_errors(n: int, b: float, level: float) -> int:
+    """Returns the largest e with P(errors ≤ e) ≤ level for n samples of risk b, or −1
+    if there is none, for a level of at most ½.
+    """
+    tails = np.cumsum(_binomial_terms(min(n, math.ceil(n * b) + 1), n, b))
+    return int(np.searchsorted(tails, level, side="right")) - 1
+
+
+def _binomial_terms(errors: int, n: int, b: float) -> np.ndarray:
+    """Returns P(e = 0), …, P(e = errors) for n samples of risk b in (0, 1)."""
     # Tables are shared between sizes: one for each power of two.
     log_factorial = _log_factorials(1 << n.bit_length())
     j = np.arange(errors + 1)
     log_choose = log_factorial[n] - log_factorial[j] - log_factorial[n - j]
-    log_terms = log_choose + j * math.log(b) + (n - j) * math.log1p(-b)
-    return float(np.exp(log_terms).sum())
+    return np.exp(log_choose + j * math.log(b) + (n - j) * math.log1p(-b))
 
 
-def betting_p_value(losses: np.ndarray, largest: float, delta: float) -> float:
+def betting_p_value(losses: np.ndarray, largest: Any, delta: float) -> np.ndarray:
     """Returns a p-value of the hypothesis that independent losses have a mean above 0.
 
     Formula:
@@ -74,21 +88,25 @@ def betting_p_value(losses: np.ndarray, largest: float, delta: float) -> float:
     for every distribution of losses ≤ b.
 
     Args:
-        losses: L_1, …, L_G, one for each independent group.
-        largest: b, the largest loss that a group can have.
+        losses: L_1, …, L_G, one for each independent group, (G, ...).
+        largest: b, the largest loss that a group can have, (...).
         delta: δ, the level at which the stakes are most powerful.
+
+    Returns:
+        p-values (...).
 
     References:
     - Waudby-Smith & Ramdas, [Estimating means of bounded random variables by
       betting](https://arxiv.org/abs/2010.09686)
     """
-    squares = np.cumsum(losses**2)
-    seen = np.maximum.accumulate(np.abs(losses))
     # Both without the loss that the bet is about.
-    squares, seen = np.append(0.0, squares[:-1]), np.append(0.0, seen[:-1])
+    squares, seen = np.zeros(losses.shape), np.zeros(losses.shape)
+    np.cumsum(losses[:-1] ** 2, axis=0, out=squares[1:])
+    np.maximum.accumulate(np.abs(losses[:-1]), axis=0, out=seen[1:])
     count = len(losses)
-    variance = (seen**2 + squares) / np.arange(1, count + 1)
+    rounds = np.arange(1, count + 1).reshape(-1, *(1,) * (losses.ndim - 1))
+    variance = (seen**2 + squares) / rounds
     stake = np.sqrt(2 * math.log(1 / delta) / count / np.where(seen > 0, variance, 1.0))
     stake = np.where(seen > 0, np.minimum(stake, _LARGEST_STAKE / largest), 0.0)
-    log_capital = np.cumsum(np.log1p(-stake * losses))
-    return math.exp(-max(0.0, float(log_capital.max())))
+    log_capital = np.cumsum(np.log1p(-stake * losses), axis=0)
+    return np.exp(-np.maximum(0.0, log_capital.max(axis=0)))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,12 +10,11 @@ import numpy as np
 from keras_selcal._core.samples import to_numpy
 from keras_selcal._core.validation import check_weights, refuse
 from keras_selcal.selective.bounds import betting_p_value, binomial_tail, risk_bound
+from keras_selcal.selective.losses import check_losses
+from keras_selcal.selective.starts import choose_starts
 
 # Ratio of the coverages of successive thresholds that the search tests.
 _RATIO = 1.01
-
-# Errors that the smallest start of the search may have.
-_ERRORS = 2
 
 # How many times the data are repeated, at most, to estimate the samples it takes.
 _MOST_REPEATS = 1024
@@ -23,78 +22,112 @@ _MOST_REPEATS = 1024
 
 @dataclass(frozen=True)
 class Cuts:
-    """The thresholds that scores offer, from the highest down.
+    """The thresholds that scores offer, from the highest down, and q risks at each.
 
     Attributes:
         thresholds: the distinct scores above −∞ in falling order, (c,).
         accepted: weight of the samples that each one accepts, (c,).
-        errors: weight of the wrong ones among them, (c,).
+        counted: weight of those among them that count in each risk, (c, q).
+        losses: sum of their weighted losses, such as the number of errors, (c, q).
         ends: number of samples that each one accepts, (c,).
-        wrong: for each sample in falling order of its score whether it is wrong, (n,).
+        sample_losses: loss of each sample in falling order of its score, (n, q), NaN
+            where it does not count.
         groups: the index of its group, (n,), or None.
+        expected: number of errors that are expected among the accepted samples, (c,),
+            or None.
         total: weight of all samples.
         unit_weights: whether every weight is 1.
+        binary: whether every loss is 0 or 1.
     """
 
     thresholds: np.ndarray
     accepted: np.ndarray
-    errors: np.ndarray
+    counted: np.ndarray
+    losses: np.ndarray
     ends: np.ndarray
-    wrong: np.ndarray
+    sample_losses: np.ndarray
     groups: np.ndarray | None
+    expected: np.ndarray | None
     total: float
     unit_weights: bool
+    binary: bool
 
     @classmethod
     def of(
-        cls, scores: Any, correct: Any, sample_weight: Any = None, groups: Any = None
+        cls,
+        scores: Any,
+        correct: Any,
+        sample_weight: Any = None,
+        groups: Any = None,
+        *,
+        losses: Any = None,
+        binary: bool = False,
+        error_probability: Any = None,
     ) -> "Cuts":
         """Builds the cuts from what `select_threshold` is given."""
+        if (correct is None) == (losses is None):
+            refuse("correct", correct, "given if `losses` is None, and None otherwise")
+        if losses is not None and error_probability is not None:
+            refuse("error_probability", error_probability, "None with `losses`")
         s = to_numpy(scores).astype("float64").reshape(-1)
-        right = to_numpy(correct).reshape(-1)
         n = len(s)
-        weight = None
-        if sample_weight is not None:
-            weight = to_numpy(sample_weight).astype("float64").reshape(-1)
-            check_weights(weight)
-        parts = {"correct": right, "sample_weight": weight}
-        if groups is not None:
-            groups = parts["groups"] = to_numpy(groups).reshape(-1)
-        for name, part in parts.items():
-            if part is not None and len(part) != n:
+        parts = {
+            "correct": correct,
+            "losses": losses,
+            "sample_weight": sample_weight,
+            "groups": groups,
+            "error_probability": error_probability,
+        }
+        given = {name: to_numpy(x) for name, x in parts.items() if x is not None}
+        for name, part in given.items():
+            if name != "losses" or part.ndim != 2:
+                given[name] = part = part.reshape(-1)
+            if len(part) != n:
                 refuse(name, part.shape, f"of one entry for each of the {n} scores")
-        if weight is not None:
-            counts = weight > 0
-            s, right, weight = s[counts], right[counts], weight[counts]
-            groups = None if groups is None else groups[counts]
+        weight = np.ones(n)
+        if sample_weight is not None:
+            weight = given["sample_weight"].astype("float64")
+            check_weights(weight)
+        counts = weight > 0
+        s, weight = s[counts], weight[counts]
         if len(s) == 0:
             refuse("scores", (n,), "of at least one sample that counts")
         if np.isnan(s).any() or np.isposinf(s).any():
             refuse(
                 "scores", "NaN or +inf", "finite, or −inf for what is never accepted"
             )
-        if not np.isin(right, (0, 1)).all():
-            refuse("correct", right, "boolean")
         order = np.argsort(-s, kind="stable")
-        s, wrong = s[order], right[order] == 0
-        w = np.ones(len(s)) if weight is None else weight[order]
+        s, w = s[order], weight[order]
+        given = {name: part[counts] for name, part in given.items()}
+        loss = check_losses(given.get("correct"), given.get("losses"), binary)[order]
+        index = None
         if groups is not None:
-            groups = _shuffled_indices(groups)[order]
-            if groups.max() == len(s) - 1:
+            index = _shuffled_indices(given["groups"])[order]
+            if index.max() == len(s) - 1:
                 # Every sample is a group of its own.
-                groups = None
+                index = None
+        expected = None
+        if error_probability is not None:
+            p = given["error_probability"].astype("float64")
+            if not ((p >= 0) & (p <= 1)).all():
+                refuse("error_probability", p, "numbers in [0, 1]")
+            expected = np.cumsum(w * p[order])
         # The last position of each run of equal scores: where the cut may be.
         last = np.append(np.flatnonzero(s[1:] != s[:-1]), len(s) - 1)
         last = last[s[last] > -math.inf]
+        counting = w[:, None] * ~np.isnan(loss)
         return cls(
             s[last],
             np.cumsum(w)[last],
-            np.cumsum(w * wrong)[last],
+            np.cumsum(counting, axis=0)[last],
+            np.cumsum(counting * np.nan_to_num(loss), axis=0)[last],
             last + 1,
-            wrong,
-            groups,
+            loss,
+            index,
+            None if expected is None else expected[last],
             float(w.sum()),
             bool((w == 1).all()),
+            losses is None or binary,
         )
 
     def at(self, threshold: float) -> tuple[float, float]:
@@ -102,18 +135,16 @@ class Cuts:
         found = int((self.thresholds >= threshold).sum())
         if not found:
             return 0.0, 0.0
-        return float(self.accepted[found - 1]), float(self.errors[found - 1])
+        return float(self.accepted[found - 1]), float(self.losses[found - 1, 0])
 
-    def select(
-        self, coverage: float | None, risk: float | None, delta: float | None
-    ) -> float:
+    def select(self, coverage: float | None, risk: Any, delta: float | None) -> float:
         """Returns the threshold for a checked target."""
         if coverage is not None:
             return self.for_coverage(coverage)
-        assert risk is not None
+        risks = np.broadcast_to(risk, self.losses.shape[1:])
         if delta is None:
-            return self.for_risk(risk)
-        return self.for_guaranteed_risk(risk, delta)
+            return self.for_risk(risks)
+        return self.for_guaranteed_risk(risks, delta)
 
     def for_coverage(self, coverage: float) -> float:
         """Returns the largest threshold that accepts a share κ."""
@@ -127,18 +158,17 @@ class Cuts:
             )
         return float(self.thresholds[enough[0]])
 
-    def for_risk(self, risk: float) -> float:
+    def for_risk(self, risk: np.ndarray) -> float:
         """Returns the threshold of largest coverage whose own risk is at most r."""
-        low = np.flatnonzero(self.errors <= risk * self.accepted * (1 + 1e-12))
-        if not len(low):
-            smallest = np.min(self.errors / self.accepted, initial=1)
+        low = (self.losses <= risk * self.counted * (1 + 1e-12)).all(axis=1)
+        if not low.any():
             raise ValueError(
-                f"No threshold has a risk of at most {risk:g} on these {self.total:g} "
-                f"samples: the smallest is {smallest:.4g}."
+                f"No threshold has a risk of at most {_text(risk)} on these "
+                f"{self.total:g} samples: the smallest is {_text(self._smallest(0))}."
             )
-        return float(self.thresholds[low[-1]])
+        return float(self.thresholds[np.flatnonzero(low)[-1]])
 
-    def for_guaranteed_risk(self, risk: float, delta: float) -> float:
+    def for_guaranteed_risk(self, risk: np.ndarray, delta: float) -> float:
         """Returns a threshold of large coverage whose true risk is at most r with
         probability 1 − δ.
         """
@@ -149,7 +179,7 @@ class Cuts:
                 "0 or 1 with `delta`: the guarantee counts independent samples. Leave "
                 "the weights out, or resample the data by them",
             )
-        if risk == 1 and len(self.thresholds):
+        if (risk == 1).all() and len(self.thresholds):
             return float(self.thresholds[-1])
         best = self.search(risk, delta)
         if best < 0:
@@ -163,13 +193,13 @@ class Cuts:
         accepted, errors = self.at(threshold)
         if not self.unit_weights:
             return math.nan
-        if self.groups is None or not accepted:
+        if (self.groups is None and self.binary) or not accepted:
             return risk_bound(int(errors), int(accepted), delta)
         cut = int((self.thresholds >= threshold).sum()) - 1
         low, high = errors / accepted, 1.0
         for _ in range(20):
             middle = (low + high) / 2
-            passes = self._test(middle, delta)(cut) <= delta
+            passes = self._test(np.array([middle]), delta)(cut) <= delta
             low, high = (low, middle) if passes else (middle, high)
         return high
 
@@ -195,54 +225,66 @@ class Cuts:
         return None if self.groups is None else int(self.groups.max()) + 1
 
     def _test(
-        self, risk: float, delta: float, repeats: int = 1
+        self, risk: np.ndarray, delta: float, repeats: int = 1
     ) -> Callable[[int], float]:
         """Returns a function of a cut, to be called in rising order, that gives the
-        p-value of the hypothesis that its risk is above r.
+        p-value of the hypothesis that one of its risks is above r.
 
         `repeats` counts the data several times.
         """
-        if self.groups is None:
-            return lambda cut: binomial_tail(
-                repeats * int(self.errors[cut]), repeats * int(self.accepted[cut]), risk
-            )
+        if self.groups is None and self.binary:
+            rows = range(len(risk))
+
+            def by_counting(cut: int) -> float:
+                e, m = (
+                    (repeats * part[cut]).astype(int).tolist()
+                    for part in (self.losses, self.counted)
+                )
+                return max(binomial_tail(e[j], m[j], float(risk[j])) for j in rows)
+
+            return by_counting
         groups = self.groups
-        sizes = np.bincount(groups)
-        losses, end = np.zeros(len(sizes)), 0
+        if groups is None:
+            groups = _shuffled_indices(np.arange(len(self.sample_losses)))
+        largest = (1 - risk) * np.bincount(groups).max()
+        losses, end = np.zeros((int(groups.max()) + 1, len(risk))), 0
 
         def by_betting(cut: int) -> float:
-            nonlocal losses, end
+            nonlocal end
             new = slice(end, self.ends[cut])
-            values = self.wrong[new] - risk
-            losses = losses + np.bincount(groups[new], values, minlength=len(sizes))
+            values = np.nan_to_num(self.sample_losses[new] - risk)
+            np.add.at(losses, groups[new], values)
             end = new.stop
-            largest = (1 - risk) * sizes.max()
-            return betting_p_value(np.tile(losses, repeats), largest, delta)
+            repeated = np.tile(losses, (repeats, 1))
+            return float(betting_p_value(repeated, largest, delta).max())
 
         return by_betting
 
-    def search(self, risk: float, delta: float, repeats: int = 1) -> int:
+    def search(self, risk: Any, delta: float, repeats: int = 1) -> int:
         """Returns the cut of largest guaranteed coverage, or −1 if there is none.
 
         `repeats` counts the data several times, to estimate what more data can do.
         """
+        risk = np.broadcast_to(np.asarray(risk, "float64"), self.losses.shape[1:])
+        # A risk of 1 holds always.
+        risk = np.minimum(risk, 1 - 1e-9)
         accepted = repeats * self.accepted
         # Fewer samples do not pass even if all are right: (1 − r)^m > δ.
-        fewest = math.log(delta) / math.log1p(-risk)
-        if not len(accepted) or (self.groups is None and accepted[-1] < fewest):
+        fewest = math.log(delta) / np.log1p(-risk)
+        enough = self.groups is not None or (
+            len(accepted) and (repeats * self.counted[-1] >= fewest).all()
+        )
+        if not len(accepted) or not enough:
             return -1
-        samples = 1.0 if self.num_groups is None else self.total / self.num_groups
-        starts = _starts(repeats * self.total / samples, risk, delta) * samples
-        # Repeated data must not pass by a few samples that happen to be right.
-        starts = starts.clip(min=repeats * self._few(risk, delta), max=accepted[-1])
-        steps = math.ceil(math.log(accepted[-1] / starts[0]) / math.log(_RATIO))
-        counts = np.geomspace(starts[0], accepted[-1], steps + 1)
+        starts, shares = self._starts(risk, delta, repeats)
+        steps = math.ceil(math.log(accepted[-1] / starts.min()) / math.log(_RATIO))
+        counts = np.geomspace(starts.min(), accepted[-1], steps + 1)
         # Rounding must not ask for more than there is.
         positions = np.searchsorted(accepted, np.append(counts, starts) * (1 - 1e-12))
         positions = np.unique(positions)
         share = np.zeros(len(positions))
         first = np.searchsorted(accepted[positions], starts * (1 - 1e-12))
-        np.add.at(share, first, delta / len(starts))
+        np.add.at(share, first, shares)
         best, level = -1, 0.0
         p_value = self._test(risk, delta, repeats)
         for cut, added in zip(positions, share, strict=True):
@@ -255,68 +297,95 @@ class Cuts:
                 level = 0.0
         return best
 
-    def _few(self, risk: float, delta: float) -> float:
-        """Returns how many samples say little about a risk."""
-        return min(math.log(delta) / math.log1p(-risk), self.total / 2)
+    def _starts(
+        self, risk: np.ndarray, delta: float, repeats: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns how many samples the starts accept, and their shares of δ.
 
-    def _explanation(self, risk: float, delta: float) -> str:
+        If several risks are to hold, the starts are those of the risk that takes the
+        most samples.
+        """
+        accepted = repeats * self.accepted
+        found = []
+        for j, r in enumerate(risk.tolist()):
+            counts = ~np.isnan(self.sample_losses[:, j])
+            units = counts.sum()
+            if self.groups is not None:
+                units = len(np.unique(self.groups[counts]))
+            # Accepted samples for each unit that counts.
+            samples = len(counts) / max(1, units)
+            predicted: tuple[np.ndarray, ...] = ()
+            if self.expected is not None:
+                predicted = (accepted / samples, repeats * self.expected / samples)
+            starts, shares = choose_starts(repeats * units, r, delta, *predicted)
+            # Repeated data must not pass by a few samples that happen to be right.
+            few = repeats * samples * min(math.log(delta) / math.log1p(-r), units / 2)
+            few = min(few, accepted[-1])
+            starts = (starts * samples).clip(min=few, max=accepted[-1])
+            found.append((starts, shares))
+        return max(found, key=lambda pair: float(pair[0][0]))
+
+    def _smallest(self, few: Any) -> np.ndarray:
+        """Returns the smallest of each risk, for thresholds that count enough."""
+        share = self.losses / np.maximum(self.counted, 1e-300)
+        return np.where(self.counted > few, share, 1.0).min(axis=0, initial=1.0)
+
+    def _explanation(self, risk: np.ndarray, delta: float) -> str:
         """Returns why no threshold has the guarantee, and what can be had."""
+        if len(risk) > 1:
+            return self._explanation_of_several(risk, delta)
+        r = float(risk[0])
         groups = self.num_groups
-        unit, count = ("samples", self.total) if groups is None else ("groups", groups)
+        count = self.counted[-1:].sum() if groups is None else groups
+        unit = "samples" if groups is None else "groups"
         text = (
-            f"No threshold has a risk of at most {risk:g} with probability "
+            f"No threshold has a risk of at most {r:g} with probability "
             f"{1 - delta:g} on these {count:g} {unit}."
         )
-        low, high = risk, 1.0
+        low, high = r, 1.0
         for _ in range(10):
             middle = (low + high) / 2
             possible = self.search(middle, delta) >= 0
             low, high = (low, middle) if possible else (middle, high)
         if high < 1:
             text += f" The smallest risk that they can guarantee is {high:.3g}."
-        many = self.accepted >= self._few(risk, delta)
-        smallest = np.min(self.errors[many] / self.accepted[many], initial=1)
-        if smallest > risk:
+        few = min(math.log(delta) / math.log1p(-r), self.total / 2)
+        smallest = float(self._smallest(few * (1 - 1e-12))[0])
+        if smallest > r:
             return (
                 f"{text} More samples would not help: the smallest risk of any "
                 f"threshold is {smallest:.3g} on these. Raise `risk`."
             )
         repeats = 2
-        while self.search(risk, delta, repeats) < 0:
+        while self.search(r, delta, repeats) < 0:
             repeats *= 2
             if repeats > _MOST_REPEATS:
                 return f"{text} Raise `risk`."
         return (
             f"{text} About {repeats * count:.2g} {unit} of the same kind would be "
-            f"enough for {risk:g}. Raise `risk` or `delta`, or use more data."
+            f"enough for {r:g}. Raise `risk` or `delta`, or use more data."
+        )
+
+    def _explanation_of_several(self, risk: np.ndarray, delta: float) -> str:
+        """Returns why several risks cannot be guaranteed at once."""
+        for j, r in enumerate(risk):
+            alone = replace(
+                self,
+                counted=self.counted[:, [j]],
+                losses=self.losses[:, [j]],
+                sample_losses=self.sample_losses[:, [j]],
+            )
+            if alone.search(r, delta) < 0:
+                return f"Risk {j}: {alone._explanation(risk[[j]], delta)}"
+        return (
+            f"No threshold has risks of at most {_text(risk)} with probability "
+            f"{1 - delta:g} on these {self.total:g} samples, although each risk can be "
+            "guaranteed alone. Raise one of `risk`, or use more data."
         )
 
 
-def _starts(n: float, risk: float, delta: float) -> np.ndarray:
-    """Returns how many samples the starts of the search accept, in rising order.
-
-    They are n/2, n/4, … down to the least number that passes with a few errors at its
-    share of δ.
-    """
-
-    def least(level: float) -> int:
-        low, high = _ERRORS, _ERRORS + 1
-        while high < n and binomial_tail(_ERRORS, high, risk) > level:
-            low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            passes = binomial_tail(_ERRORS, middle, risk) <= level
-            low, high = (low, middle) if passes else (middle, high)
-        return high
-
-    if least(delta) > n / 2:
-        # Few samples: one start, which passes only without an error.
-        return np.array([math.log(delta) / math.log1p(-risk)])
-    count = 0
-    for _ in range(2):
-        smallest = least(delta / (count + 1))
-        count = max(0, math.floor(math.log2(n / smallest) - 0.5))
-    return np.append(smallest, n / 2.0 ** np.arange(count, 0, -1))
+def _text(values: np.ndarray) -> str:
+    return ", ".join(f"{value:.4g}" for value in np.ravel(values))
 
 
 def _shuffled_indices(groups: np.ndarray) -> np.ndarray:

@@ -111,20 +111,36 @@ class SelectionData:
             replace(self, weight=np.where(even, 0, self.weight)),
         )
 
-    def cuts(self, answer: dict[str, Array]) -> list[Cuts]:
+    def cuts(self, answer: dict[str, Array], calibrated: bool = False) -> list[Cuts]:
         """Returns the possible thresholds, for each label if multi-label.
 
         Args:
             answer: what `SelectionLayer.answer` gives.
+            calibrated: whether its probabilities can be relied on to tell where the
+                search for a guaranteed risk starts.
         """
         scores = np.where(answer["accepted"], answer["confidence"], -math.inf)
-        parts = [scores, answer["labels"] == self.labels, self.weight]
+        answers = answer["labels"]
+        parts = {
+            "scores": scores,
+            "correct": answers == self.labels,
+            "sample_weight": self.weight,
+        }
         if self.groups is not None:
-            parts.append(self.groups)
+            parts["groups"] = self.groups
+        if calibrated:
+            p = answer["probabilities"].astype("float64")
+            if self.outputs.axis != -1:
+                p = np.moveaxis(p, self.outputs.axis, -1)
+            if self.outputs.multi_label:
+                p = np.where(answers == 1, p, 1 - p)
+            else:
+                p = np.take_along_axis(p, answers[..., None], -1)[..., 0]
+            parts["error_probability"] = np.clip(1 - p, 0, 1)
         if not self.outputs.multi_label:
-            return [Cuts.of(*parts)]
+            return [Cuts.of(**parts)]
         return [
-            Cuts.of(*(part[..., label] for part in parts))
+            Cuts.of(**{name: part[..., label] for name, part in parts.items()})
             for label in range(self.labels.shape[-1])
         ]
 

@@ -3,19 +3,24 @@
 import warnings
 from typing import Any
 
+import numpy as np
+
 from keras_selcal._core.validation import check_number, refuse
 from keras_selcal.selective.cuts import Cuts
 
 
 def select_threshold(
     scores: Any,
-    correct: Any,
+    correct: Any = None,
     *,
+    losses: Any = None,
+    binary: bool = False,
     coverage: float | None = None,
-    risk: float | None = None,
+    risk: Any = None,
     delta: float | None = None,
     sample_weight: Any = None,
     groups: Any = None,
+    error_probability: Any = None,
 ) -> float:
     """Returns the confidence from which on a classifier should answer.
 
@@ -27,6 +32,12 @@ def select_threshold(
       it exceeds r about half of the time, so that this gives a warning.
     - `risk=r, delta=δ`: a threshold of large coverage whose true risk is at most r
       with probability 1 − δ over the samples (selection with guaranteed risk).
+
+    The risk is the share of errors, or with `losses` the mean of any loss in [0, 1],
+    among the accepted samples. Several risks can be held at once: the error of each
+    class, precision and a cost (`answer_losses` computes them). Risks of decisions that
+    are not "accept or abstain", such as the recall of label sets, are those of
+    `keras_selcal.conformal.control_risk`.
 
     Formula:
 
@@ -41,7 +52,9 @@ def select_threshold(
     ⅛, … of the samples, and at the least number that can pass with two errors, with an
     equal share of δ each (a union bound). A threshold that passes hands its α on to the
     next one; a threshold that fails loses it. So δ is spent on the starts only, and
-    nothing is assumed about how the risk depends on the threshold.
+    nothing is assumed about how the risk depends on the threshold. Where the errors are
+    predicted by `error_probability`, three quarters of δ belong to the start that
+    passes most probably: in difficult cases this doubles the coverage.
 
     The samples must be independent draws from the population in which the threshold
     will be used, and not those that the classifier or its calibrator was fitted on.
@@ -56,22 +69,33 @@ def select_threshold(
     The share of errors among accepted samples is at most r if and only if E[L_g] ≤ 0.
     The hypothesis E[L_g] > 0 is tested by betting (Waudby-Smith & Ramdas), which is
     valid for any distribution of at most `max_g n_g` samples a group, whatever the
-    dependence within groups. The risk is still that of a sample, not of a group.
+    dependence within groups. The risk is still that of a sample, not of a group. Losses
+    between 0 and 1 are tested in the same way, each sample as a group. Of several risks
+    the largest p-value counts, so that δ is for all of them together.
 
     Args:
         scores: confidence scores (n,): the larger, the more confident. A score of −∞
             is never accepted.
         correct: whether each answer is right, (n,).
+        losses: instead of `correct`, the loss of each answer in [0, 1], (n,), or of
+            several risks, (n, q). NaN where a sample does not count in a risk.
+        binary: whether a loss can only be 0 or 1: the test is then the exact one.
         coverage: κ in (0, 1]. Pass exactly one of `coverage` and `risk`.
-        risk: r in [0, 1]; with `delta`, above 0.
+        risk: r in [0, 1]; with `delta`, above 0. One for all, or one for each of the q
+            risks of `losses`.
         delta: δ in (0, 1), the probability that the guarantee fails; with `risk` only.
         sample_weight: weights (n,) of at least 0. Samples of weight 0 do not count.
             Other weights than 0 and 1 are refused with `delta`, since the guarantee
             counts samples.
         groups: for each sample the group that it belongs to, (n,).
+        error_probability: how probable an error of each answer is, (n,), such as
+            1 − max p of calibrated probabilities. It tells where to start the search
+            with `delta`. The guarantee holds whether it is right or not, as long as it
+            does not depend on these labels; the coverage is larger if it is right.
 
     Example:
     >>> import numpy as np
+    >>> from keras_selcal.selective import answer_losses
     >>> scores = np.array([0.9, 0.8, 0.7, 0.6])
     >>> correct = np.array([True, True, False, True])
     >>> select_threshold(scores, correct, coverage=0.5)
@@ -79,6 +103,14 @@ def select_threshold(
     >>> scores = np.linspace(0, 1, 1000)
     >>> round(select_threshold(scores, scores > 0.1, risk=0.02, delta=0.05), 2)
     0.09
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.integers(0, 2, 4000)
+    >>> answers = np.where(rng.random(4000) < 0.1 * scores.repeat(4), 1 - y, y)
+    >>> costs = np.array([[0, 1], [5, 0]])  # to miss class 1 costs 5
+    >>> losses = answer_losses(y, answers, costs=costs)
+    >>> t = select_threshold(-scores.repeat(4), losses=losses, risk=0.1 / 5, delta=0.1)
+    >>> round(t, 2)
+    -0.43
 
     References:
     - Geifman & El-Yaniv, [Selective Classification for Deep Neural
@@ -90,13 +122,23 @@ def select_threshold(
       betting](https://arxiv.org/abs/2010.09686)
     """
     coverage, risk, delta = check_target(coverage, risk, delta)
-    cuts = Cuts.of(scores, correct, sample_weight, groups)
+    cuts = Cuts.of(
+        scores,
+        correct,
+        sample_weight,
+        groups,
+        losses=losses,
+        binary=binary,
+        error_probability=error_probability,
+    )
+    if np.size(risk) not in (1, cuts.losses.shape[1]):
+        refuse("risk", risk, f"one number, or one for each of {cuts.losses.shape[1]}")
     return cuts.select(coverage, risk, delta)
 
 
 def check_target(
-    coverage: float | None, risk: float | None, delta: float | None
-) -> tuple[float | None, float | None, float | None]:
+    coverage: float | None, risk: Any, delta: float | None
+) -> tuple[float | None, Any, float | None]:
     """Returns the checked target, of which exactly one of κ and r is given."""
     if (coverage is None) == (risk is None):
         refuse("coverage", coverage, "a number if `risk` is None, and None otherwise")
@@ -107,17 +149,22 @@ def check_target(
         if delta is not None:
             refuse("delta", delta, "None with `coverage`; it belongs to `risk`")
         return coverage, None, None
-    risk = check_number("risk", risk, "a number in [0, 1]", least=0, most=1)
+    risks = [
+        check_number("risk", r, "a number in [0, 1]", least=0, most=1)
+        for r in (np.ravel(risk).tolist() if np.ndim(risk) else [risk])
+    ]
+    risk = risks[0] if np.ndim(risk) == 0 else np.array(risks)
     if delta is None:
+        given = ", ".join(f"{r:g}" for r in risks)
         warnings.warn(
-            f"`risk={risk:g}` without `delta` bounds the share of errors on these "
+            f"`risk={given}` without `delta` bounds the share of errors on these "
             "samples only: on new ones the risk exceeds it about half of the time. "
             "Pass `delta=0.05` for a risk that holds with probability 0.95.",
             stacklevel=3,
         )
         return None, risk, None
     delta = check_delta(delta)
-    if risk == 0:
+    if 0 in risks:
         refuse(
             "risk",
             risk,
