@@ -10,7 +10,7 @@ import reference
 from backends import JIT_ONE_OFF, numpy, value_and_gradient
 from differences import K, N, central_differences
 from keras import ops
-from test_losses import data
+from loss_cases import data
 
 from keras_selcal import (
     KDECrossentropy,

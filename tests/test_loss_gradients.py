@@ -9,8 +9,8 @@ import reference
 from backends import JIT_ONE_OFF, numpy, value_and_gradient
 from differences import K, N, central_differences
 from keras import ops
+from loss_cases import CASES, CLASSES, data, largest_other_or_0
 from scipy.special import expit
-from test_losses import CASES, CLASSES, data, largest_other_or_0
 
 from keras_selcal import (
     AULoss,

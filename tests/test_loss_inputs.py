@@ -7,7 +7,7 @@ import pytest
 import reference
 from backends import JIT_ONE_OFF, graded, value_and_gradient
 from keras import ops
-from test_losses import CASES, CLASSES, data
+from loss_cases import CASES, CLASSES, data
 
 from keras_selcal import AULoss, AURCLoss, KDECrossentropy
 

@@ -6,7 +6,7 @@ import pytest
 import reference
 from backends import one_off, value_and_gradient
 from keras import ops
-from test_losses import CASES, CLASSES, FIRST, data
+from loss_cases import CASES, CLASSES, FIRST, data
 
 from keras_selcal import AULoss, AURCLoss, FocalLoss, KDECrossentropy
 

@@ -6,154 +6,16 @@ import pytest
 import reference
 from backends import JIT_ONE_OFF, numpy, one_off, value_and_gradient
 from keras import ops
+from loss_cases import CASES, CLASSES, FIRST, data, expected_values
 
 import keras_selcal
 from keras_selcal import (
     AULoss,
-    AURCLoss,
-    DualFocalLoss,
     FocalLoss,
-    InverseFocalLoss,
-    KDECrossentropy,
-    ReweightedLoss,
 )
 
 # Every n of 1, 2, 7, 128, 4096 and every k of 2, 10, 100, 1000.
 SIZES = [(1, 10), (2, 100), (7, 2), (128, 1000), (4096, 100)]
-
-
-def data(n, k, seed=0, scale=2.0):
-    """Logits and labels; the truth is likelier where the logit is larger.
-
-    Where the size does not matter it is (24, 5): JAX compiles every operation for each
-    shape.
-    """
-    rng = np.random.default_rng([seed, n, k])
-    logits = rng.normal(size=(n, k), scale=scale).astype("float32")
-    labels = (logits + rng.gumbel(size=(n, k))).argmax(-1)
-    return logits, labels
-
-
-def au(csf, **options):
-    def values(p, log_p, log_p_y, y):
-        u = reference.unit_score(p, csf)
-        return reference.au_weights(u, **options) * -log_p_y
-
-    return values
-
-
-def aurc(csf, estimator):
-    def values(p, log_p, log_p_y, y):
-        s = reference.score(p, csf)
-        # Scores that differ by less than float32 resolves are ties there.
-        return reference.aurc_weights(s.astype("float32"), estimator) * -log_p_y
-
-    return values
-
-
-def au_brier(p, log_p, log_p_y, y):
-    brier = np.sum((p - np.eye(p.shape[-1])[y]) ** 2, -1)
-    return reference.au_weights(reference.unit_score(p, "msp")) * brier
-
-
-def kde(kind, h=0.1, kde_weight=0.3, order=1):
-    def values(p, log_p, log_p_y, y):
-        errors = reference.kde_errors(p, log_p, y, kind, h, order)
-        return kde_weight * errors - log_p_y
-
-    return values
-
-
-def focal_53(p, log_p, log_p_y, y):
-    p_y = np.exp(log_p_y)
-    return -((1 - p_y) ** np.where(p_y < 0.2, 5, 3)) * log_p_y
-
-
-def dual(p_j, gamma=3.0):
-    def values(p, log_p, log_p_y, y):
-        return -((1 - np.exp(log_p_y) + p_j(p, y)) ** gamma) * log_p_y
-
-    return values
-
-
-def largest_other_or_0(p, y):
-    p_j = reference.largest_other(p, y)
-    return np.where(p[np.arange(len(p)), y] < p_j, 0, p_j)
-
-
-CASES = {
-    "au_msp": (AULoss, {}, au("msp")),
-    "au_margin": (AULoss, {"csf": "margin"}, au("margin")),
-    "au_neg_entropy": (AULoss, {"csf": "neg_entropy"}, au("neg_entropy")),
-    "au_options": (
-        AULoss,
-        {"coverage": 0.4, "num_bins": 20, "smoothing": 0.02},
-        au("msp", coverage=0.4, num_bins=20, smoothing=0.02),
-    ),
-    "au_threshold": (AULoss, {"threshold": 0.6}, au("msp", tau=0.6)),
-    "au_brier": (AULoss, {"base_loss": "brier"}, au_brier),
-    "aurc": (AURCLoss, {}, aurc("msp", "harmonic")),
-    "aurc_log": (
-        AURCLoss,
-        {"csf": "margin", "estimator": "log"},
-        aurc("margin", "log"),
-    ),
-    "focal": (
-        FocalLoss,
-        {"gamma": 2.0},
-        lambda p, log_p, log_p_y, y: -((1 - np.exp(log_p_y)) ** 2) * log_p_y,
-    ),
-    "focal_53": (FocalLoss, {"gamma": "53"}, focal_53),
-    "inverse_focal": (
-        InverseFocalLoss,
-        {"gamma": 2.5},
-        lambda p, log_p, log_p_y, y: -((1 + np.exp(log_p_y)) ** 2.5) * log_p_y,
-    ),
-    "dual_intended": (
-        DualFocalLoss,
-        {"gamma": 3.0},
-        dual(reference.largest_other),
-    ),
-    "dual_discarded": (
-        DualFocalLoss,
-        {"gamma": 3.0, "variant": "discarded"},
-        dual(largest_other_or_0),
-    ),
-    "dual_released": (
-        DualFocalLoss,
-        {"gamma": 3.0, "variant": "released"},
-        dual(reference.largest_below),
-    ),
-    "kde_canonical": (KDECrossentropy, {}, kde("canonical")),
-    "kde_top_label": (
-        KDECrossentropy,
-        {"kind": "top_label", "bandwidth": 0.02, "block_size": 50},
-        kde("top_label", 0.02),
-    ),
-    "kde_marginal": (
-        KDECrossentropy,
-        {"kind": "marginal", "order": 2, "kde_weight": 2.0},
-        kde("marginal", kde_weight=2.0, order=2),
-    ),
-}
-
-# The first case of each class.
-FIRST = ["au_msp", "aurc", "focal", "inverse_focal", "dual_intended", "kde_canonical"]
-
-CLASSES = {
-    "au_loss": AULoss,
-    "aurc_loss": AURCLoss,
-    "focal_loss": FocalLoss,
-    "inverse_focal_loss": InverseFocalLoss,
-    "dual_focal_loss": DualFocalLoss,
-    "kde_crossentropy": KDECrossentropy,
-}
-
-
-def expected_values(case, logits, labels):
-    log_p = reference.log_softmax(logits)
-    log_p_y = log_p[np.arange(len(labels)), labels]
-    return CASES[case][2](np.exp(log_p), log_p, log_p_y, labels)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -247,9 +109,6 @@ def test_gamma_zero_is_crossentropy(name):
     assert float(ours(labels, logits)) == pytest.approx(
         float(theirs(labels, logits)), rel=1e-6
     )
-
-
-# --- Keras's conventions, for every loss --------------------------------------------
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -352,8 +211,6 @@ def test_get_falls_back_to_keras():
         keras_selcal.losses.get("no_such_loss")
 
 
-# --- Weights, masks, pixels ---------------------------------------------------------
-
 OPTIONS = {
     "au_loss": {"weight_gradient": 0.5, "smoothing": 2.0},
     "kde_crossentropy": {"kind": "top_label"},
@@ -443,150 +300,3 @@ def test_nan_predictions_give_nan():
     logits[3, 1] = np.nan
     for name in CLASSES:
         assert np.isnan(float(make(name)(labels, logits))), name
-
-
-# --- A weight times a loss ----------------------------------------------------------
-
-
-@keras.saving.register_keras_serializable("keras_selcal_tests")
-class HardExamples(ReweightedLoss):
-    def weights(self, batch):
-        return 1 + batch.one_minus_p_y
-
-
-@keras.saving.register_keras_serializable("keras_selcal_tests")
-def squared_error(y_true, y_pred):
-    return ops.sum(ops.square(ops.one_hot(ops.cast(y_true, "int32"), 5) - y_pred), -1)
-
-
-def test_a_subclass_defines_its_weights():
-    logits, labels = data(24, 5)
-    log_p_y = reference.log_softmax(logits)[np.arange(24), labels]
-    expected = np.mean((2 - np.exp(log_p_y)) * -log_p_y)
-    loss = HardExamples(from_logits=True)
-    assert float(loss(labels, logits)) == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("base", "equal"),
-    [
-        (keras.losses.SparseCategoricalCrossentropy(), "crossentropy"),
-        (keras.losses.SparseCategoricalCrossentropy(from_logits=True), "crossentropy"),
-        (squared_error, "brier"),
-        (FocalLoss(gamma=0.0), "crossentropy"),
-    ],
-)
-def test_base_losses_equal_the_built_in_ones(base, equal):
-    logits, labels = data(24, 5)
-    for cls in (AULoss, AURCLoss):
-        loss = cls(base_loss=base, from_logits=True)
-        expected = float(cls(base_loss=equal, from_logits=True)(labels, logits))
-        assert float(loss(labels, logits)) == pytest.approx(expected, rel=1e-5)
-        again = cls.from_config(loss.get_config())
-        assert float(again(labels, logits)) == pytest.approx(expected, rel=1e-5)
-
-
-def test_the_base_loss_may_be_reweighted_too():
-    logits, labels = data(24, 5)
-    inner = FocalLoss(gamma=3.0)
-    loss = AULoss(base_loss=inner, from_logits=True, reduction="none")
-    expected = numpy(AULoss(from_logits=True, reduction="none")(labels, logits))
-    p_y = reference.softmax(logits)[np.arange(24), labels]
-    np.testing.assert_allclose(
-        numpy(loss(labels, logits)), expected * (1 - p_y) ** 3, rtol=1e-4
-    )
-
-
-# --- Bad input ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("make_loss", "words"),
-    [
-        (lambda: AULoss(csf="msq"), ["csf", "msq", "msp", "margin", "neg_entropy"]),
-        (lambda: AULoss(csf=3), ["csf", "3"]),
-        (lambda: AULoss(coverage=0), ["coverage", "0", "(0, 1]"]),
-        (lambda: AULoss(coverage=1.5), ["coverage", "1.5"]),
-        (lambda: AULoss(coverage="all"), ["coverage", "all"]),
-        (lambda: AULoss(coverage=0.5, threshold=0.5), ["coverage", "threshold"]),
-        (lambda: AULoss(coverage=0.75, threshold=0.5), ["coverage", "threshold"]),
-        (lambda: AULoss(smoothing=0), ["smoothing", "above 0"]),
-        (lambda: AULoss(smoothing=-1), ["smoothing", "-1"]),
-        (lambda: AULoss(num_bins=0), ["num_bins", "0"]),
-        (lambda: AULoss(num_bins="many"), ["num_bins", "many"]),
-        (lambda: AULoss(weight_gradient=1.01), ["weight_gradient", "[0, 1]"]),
-        (lambda: AULoss(weight_gradient=-0.1), ["weight_gradient", "-0.1"]),
-        (lambda: AULoss(through="rank"), ["through", "rank", "score", "cdf"]),
-        (lambda: AULoss(base_loss="mse?"), ["base_loss", "mse?", "crossentropy"]),
-        (lambda: AULoss(reduction="product"), ["reduction", "product"]),
-        (lambda: AURCLoss(estimator="linear"), ["estimator", "linear", "harmonic"]),
-        (lambda: FocalLoss(gamma=-1), ["gamma", "-1"]),
-        (lambda: FocalLoss(gamma="35"), ["gamma", "35", "53"]),
-        (lambda: InverseFocalLoss(gamma=-1), ["gamma", "-1"]),
-        (lambda: DualFocalLoss(gamma=-0.5), ["gamma", "-0.5"]),
-        (lambda: DualFocalLoss(variant="best"), ["variant", "best", "released"]),
-        (lambda: KDECrossentropy(kind="all"), ["kind", "all", "canonical"]),
-        (lambda: KDECrossentropy(bandwidth=0), ["bandwidth", "0", "auto"]),
-        (lambda: KDECrossentropy(bandwidth="best"), ["bandwidth", "best", "auto"]),
-        (lambda: KDECrossentropy(kde_weight=-1), ["kde_weight", "-1"]),
-        (lambda: KDECrossentropy(order=0), ["order", "0"]),
-        (lambda: KDECrossentropy(block_size=0), ["block_size", "0", "at least 1"]),
-        (lambda: KDECrossentropy(subsample=2.5), ["subsample", "2.5"]),
-    ],
-)
-def test_bad_arguments(make_loss, words):
-    with pytest.raises(ValueError) as error:
-        make_loss()
-    assert all(word in str(error.value) for word in words)
-
-
-@pytest.mark.parametrize(
-    ("y_true", "y_pred"),
-    [
-        ((5,), (4, 3)),
-        ((4, 2), (4, 3)),
-        ((4, 3, 1), (4, 3)),
-        ((4, 2), (4, 1)),
-        ((5,), (4,)),
-        ((4, 3), (4, 2, 3, 5)),
-    ],
-)
-def test_shapes_that_do_not_fit(y_true, y_pred):
-    with pytest.raises(ValueError) as error:
-        AULoss()(np.zeros(y_true, "int32"), np.full(y_pred, 0.5, "float32"))
-    assert "y_pred" in str(error.value)
-    assert str(y_pred) in str(error.value)
-
-
-def test_weight_that_does_not_fit():
-    logits, labels = data(24, 5)
-    with pytest.raises(ValueError, match="sample_weight"):
-        AULoss(from_logits=True)(labels, logits, sample_weight=np.ones((24, 5)))
-
-
-def test_threshold_beyond_the_support():
-    logits, labels = data(24, 5)
-    with pytest.raises(ValueError, match="threshold"):
-        AULoss(csf="neg_entropy", threshold=0.5, from_logits=True)(labels, logits)
-
-
-def test_base_loss_that_reduces_is_refused():
-    logits, labels = data(24, 5)
-    loss = AULoss(base_loss=lambda y_true, y_pred: ops.mean(y_pred), from_logits=True)
-    with pytest.raises(ValueError, match="base_loss"):
-        loss(labels, logits)
-
-
-def test_drag_warns_once():
-    logits, labels = data(128, 10)
-    loss = AULoss(weight_gradient=1, from_logits=True)
-    with pytest.warns(UserWarning, match=r"w=1.*ν=0\.1.*D=1\.5.*k=10"):
-        loss(labels, logits)
-    loss(labels, logits)
-    AULoss(weight_gradient=1, smoothing=1.6, from_logits=True)(labels, logits)
-
-
-def test_inverse_focal_warns_of_large_gamma():
-    InverseFocalLoss(gamma=3.5)
-    with pytest.warns(UserWarning, match=r"gamma=4"):
-        InverseFocalLoss(gamma=4)

@@ -1,37 +1,21 @@
 """The command line: what it reads, what it writes, and how it refuses."""
 
-import json
 import os
-import re
-import sys
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
-from processes import finish, start
+from command_line import LABELS, NAMES, PROBS, refused, run
 
-from keras_selcal import CalibrationReport, TemperatureScaling, select_threshold
-from keras_selcal._core import backend
-from keras_selcal.cli import main
-from keras_selcal.cli.files import read_predictions
-from keras_selcal.selective import risk_bound
+from keras_selcal import CalibrationReport
 
 pytestmark = pytest.mark.backend_free
-
-LABELS = np.array([0, 1, 1, 2])
-PROBS = np.array([[0.8, 0.1, 0.1], [0.2, 0.7, 0.1], [0.6, 0.3, 0.1], [0.3, 0.3, 0.4]])
 LOGITS = np.log(PROBS)
-NAMES = ["cat", "dog", "<b>cow</b>"]
 
 
 @pytest.fixture(autouse=True)
 def _folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-
-def run(*arguments):
-    main(["report", "--resamples", "20", *arguments])
 
 
 def write_csv(path, head, rows, labels=LABELS):
@@ -250,15 +234,6 @@ def test_a_bad_file_is_one_line_and_exit_code_2(tmp_path, capsys, data, told):
     assert not (tmp_path / "report.html").exists()
 
 
-def refused(capsys, arguments, told):
-    with pytest.raises(SystemExit) as exit_:
-        run(*arguments)
-    assert exit_.value.code == 2
-    error = capsys.readouterr().err
-    assert told in error
-    assert error.count("\n") == 1
-
-
 @pytest.mark.parametrize(
     ("lines", "told"),
     [
@@ -317,204 +292,3 @@ def test_a_header_that_claims_too_much_is_one_line(tmp_path, capsys, shape):
         with zipfile.ZipFile("good.npz") as good:
             archive.writestr("labels.npy", good.read("labels.npy"))
     refused(capsys, ["a.npz"], f"`probs` claims the shape {shape}")
-
-
-def many(n=400, seed=0):
-    """Returns logits that are twice too large, and labels."""
-    rng = np.random.default_rng(seed)
-    logits = rng.normal(size=(n, 3)) * 2
-    p = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
-    labels = (p.cumsum(axis=-1) > rng.random((n, 1))).argmax(axis=-1)
-    return 2 * logits, labels
-
-
-@pytest.mark.parametrize("suffix", ["npz", "csv", "parquet"])
-def test_calibrate_writes_predictions_that_the_other_commands_read(capsys, suffix):
-    if suffix == "parquet":
-        pytest.importorskip("pyarrow")
-    logits, labels = many()
-    np.savez("fit.npz", logits=logits, labels=labels, class_names=["a", "b", "c"])
-    new, truth = many(seed=1)
-    np.savez("new.npz", logits=new, labels=truth, class_names=["a", "b", "c"])
-    out = f"out.{suffix}"
-    main(["calibrate", "fit.npz", "--apply", "new.npz", "-o", out])
-    text = capsys.readouterr().out
-    calibrator = TemperatureScaling().fit(logits, labels)
-    assert f"temperature={calibrator.temperature:.4g}" in text
-    assert "On new.npz:" in text
-    read = read_predictions(out)
-    np.testing.assert_allclose(read.y_pred, calibrator.predict_proba(new), rtol=1e-6)
-    np.testing.assert_array_equal(read.labels, truth)
-    assert read.class_names == ["a", "b", "c"]
-    loaded = TemperatureScaling.load("calibrator.npz")
-    assert loaded.temperature == calibrator.temperature
-    main(["compare", "new.npz", out, "--resamples", "100"])
-    assert "Negative log-likelihood: out is better" in capsys.readouterr().out
-
-
-def test_calibrate_applies_to_predictions_without_labels(tmp_path, capsys):
-    logits, labels = many()
-    np.savez("fit.npz", logits=logits, labels=labels)
-    np.savez("new.npz", logits=logits[:5])
-    arguments = ["calibrate", "fit.npz", "--apply", "new.npz", "-o", "p.csv"]
-    main([*arguments, "--parameters", "p.json", "--method", "histogram"])
-    assert "metric" not in capsys.readouterr().out
-    assert (tmp_path / "p.csv").read_text().startswith("p0,p1,p2\n")
-    record = json.loads((tmp_path / "p.json").read_text())
-    assert record["calibrator"] == "HistogramBinning"
-    assert "parameters" in record
-
-
-def test_calibrate_says_that_figures_of_the_fit_are_too_good(capsys):
-    logits, labels = many()
-    np.savez("fit.npz", logits=logits, labels=labels)
-    main(["calibrate", "fit.npz"])
-    assert "samples of the fit and a little too good" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("target", "value"), [("risk", 0.1), ("coverage", 0.5)])
-def test_threshold_is_that_of_the_library_with_the_guarantee_in_words(
-    capsys, target, value
-):
-    logits, labels = many(2000)
-    np.savez("fit.npz", logits=logits, labels=labels)
-    arguments = ["threshold", "fit.npz", f"--{target}", str(value), "--csf", "margin"]
-    main([*arguments, "--delta", "0.1", "--test", "fit.npz"])
-    text = capsys.readouterr().out
-    p = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
-    ordered = np.sort(p, axis=-1)
-    scores, correct = ordered[:, -1] - ordered[:, -2], p.argmax(axis=-1) == labels
-    options = {"delta": 0.1} if target == "risk" else {}
-    accepted = scores >= select_threshold(scores, correct, **{target: value}, **options)
-    shown = float(re.search(r"at least (\S+)\.\n", text)[1])
-    np.testing.assert_array_equal(scores >= shown, accepted)
-    assert f"({accepted.sum():,})" in text
-    errors = int((~correct)[accepted].sum())
-    bound = value if target == "risk" else risk_bound(errors, accepted.sum(), 0.1)
-    at_most = f"{100 * bound:.3g}" if target == "risk" else f"{100 * bound:.1f}"
-    assert f"with probability 90\xa0%, at most {at_most}\xa0%" in text
-    assert "On fit.npz it answers" in text
-
-
-def test_threshold_of_each_label(capsys):
-    rng = np.random.default_rng(0)
-    probs = rng.random((300, 2))
-    labels = (rng.random((300, 2)) < probs).astype(int)
-    np.savez("a.npz", probs=probs, labels=labels, class_names=["joy", "fear"])
-    main(["threshold", "a.npz", "--coverage", "0.5", "--multi-label"])
-    text = capsys.readouterr().out
-    assert re.search(r"\njoy .* 50\.0\xa0% ", text)
-    assert "for every label at once" in text
-
-
-def test_compare_says_in_words_what_differs(capsys):
-    logits, labels = many()
-    np.savez("a.npz", logits=logits, labels=labels)
-    np.savez("b.npz", logits=logits / 2, labels=labels)
-    main(["compare", "a.npz", "b.npz", "same=a.npz", "--resamples", "100"])
-    text = capsys.readouterr().out
-    assert "b compared with a, 95\xa0% intervals of the difference:" in text
-    assert "- Negative log-likelihood: b is better, " in text
-    assert "- Equal: Accuracy" in text
-    assert "same compared with a" in text
-
-
-def test_bad_arguments_of_the_other_commands_are_one_line(capsys):
-    logits, labels = many(20)
-    np.savez("a.npz", logits=logits, labels=labels)
-    np.savez("p.npz", probs=PROBS, labels=LABELS)
-    np.savez("two.npz", logits=logits[:, :2])
-    np.savez("bare.npz", logits=logits)
-    for arguments, told in (
-        (["compare", "a.npz"], "two or more files"),
-        (["calibrate", "bare.npz"], "needs the key `labels`. Found: logits"),
-        (["calibrate", "a.npz", "--apply", "two.npz"], "as many classes"),
-        (["calibrate", "a.npz", "--apply", "p.npz"], "both files must hold logits"),
-        (["calibrate", "a.npz", "-o", "x.txt"], "must end in .npz or .csv or .parquet"),
-        (["calibrate", "a.npz", "-o", "calibrator.npz"], "need two files"),
-        (["threshold", "a.npz"], "one of the arguments --risk --coverage is required"),
-        (["threshold", "a.npz", "--risk", "0.01"], "No threshold has a risk of at"),
-        (["threshold", "a.npz", "--risk", "2"], "`risk` must be"),
-    ):
-        with pytest.raises(SystemExit) as exit_:
-            main(arguments)
-        assert exit_.value.code == 2
-        error = capsys.readouterr().err
-        assert told in error
-        assert error.count("\n") == 1
-
-
-def test_parquet_files_as_users_have_them(capsys):
-    pyarrow = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
-    columns = {"label": NAMES[:2] * 2, "__index_level_0__": range(4)}
-    columns |= dict(zip(NAMES, PROBS.T, strict=True))
-    parquet.write_table(pyarrow.table(columns), "a.parquet")
-    read = read_predictions("a.parquet")
-    np.testing.assert_array_equal(read.labels, [0, 1, 0, 1])
-    np.testing.assert_array_equal(read.y_pred, PROBS)
-    assert read.class_names == NAMES
-    (Path("b.parquet")).write_text("no table")
-    refused(capsys, ["b.parquet"], "not a .parquet file")
-
-
-def test_help_tells_the_formats_without_importing_keras():
-    # Keras cannot be imported with a backend that does not exist.
-    command = ("-m", "keras_selcal", "report", "--help")
-    text = finish(start(*command, KERAS_BACKEND="none"))
-    for word in ("logits", "probs", "labels", "class_names", "images", "label", "p0"):
-        assert word in text
-
-
-# Hides JAX, as if it were not installed, but not what stands in for it.
-WITHOUT_JAX = """
-import sys
-
-class Hidden:
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        if name.partition(".")[0] != "jax":
-            return None
-        for finder in sys.meta_path:
-            if getattr(finder, "__name__", "") == "_Finder":
-                return finder.find_spec(name)
-        raise ModuleNotFoundError(name)
-
-sys.meta_path.insert(0, Hidden)
-from keras_selcal._core import backend
-from keras_selcal.cli import main
-main(["report", "a.npz", "--resamples", "0"])
-assert "jax" not in sys.modules
-"""
-
-
-def test_report_runs_where_no_backend_is_installed():
-    np.savez("a.npz", probs=PROBS, labels=LABELS)
-    text = finish(start("-c", WITHOUT_JAX, KERAS_BACKEND="", KERAS_HOME="."))
-    assert "Calibration report of a: 4 samples" in text
-
-
-@pytest.mark.parametrize("chosen", ["torch", "nothing"])
-def test_a_missing_backend_is_explained_in_two_lines(monkeypatch, chosen):
-    hidden = {"torch"} if chosen == "torch" else {"torch", "jax", "tensorflow"}
-    monkeypatch.setattr(
-        backend, "find_spec", lambda name: None if name in hidden else object()
-    )
-    monkeypatch.delitem(sys.modules, "keras")
-    monkeypatch.setenv("KERAS_BACKEND", "torch")
-    with pytest.raises(ImportError, match="torch, which it would use") as error:
-        backend.require_backend()
-    assert len(str(error.value).splitlines()) == 2
-    remedy = "KERAS_BACKEND=jax" if chosen == "torch" else "pip install"
-    assert remedy in str(error.value)
-
-
-def test_the_chosen_backend_is_that_of_keras(tmp_path, monkeypatch):
-    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
-    monkeypatch.delenv("KERAS_BACKEND", raising=False)
-    assert backend.chosen_backend() == "tensorflow"
-    (tmp_path / "keras.json").write_text('{"backend": "jax"}')
-    assert backend.chosen_backend() == "jax"
-    monkeypatch.setenv("KERAS_BACKEND", "torch")
-    assert backend.chosen_backend() == "torch"

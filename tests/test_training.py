@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from digits import digits, small_cnn
 from keras import ops
-from test_losses import CASES, CLASSES, expected_values
+from loss_cases import CASES, CLASSES, expected_values
 
 import keras_selcal
 from keras_selcal import AULoss, AURCLoss, FocalLoss, functional
