@@ -175,9 +175,7 @@ def _with_unknown(
     weight = 1.0
     counts = samples.counts
     if share is not None:
-        share = check_number("share", share, "a number in (0, 1)", above=0.0, most=1.0)
-        if share == 1:
-            refuse("share", share, "a number in (0, 1)")
+        share = check_number("share", share, "a number in (0, 1)", above=0.0, below=1.0)
         weight = share / (1 - share) * counts.sum() / len(ranks)
     groups = Segments.of(np.concatenate([ranked.ranks, ranks]))
     counts = np.concatenate([counts, np.full(len(ranks), weight)])

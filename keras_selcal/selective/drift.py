@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_selcal._core.samples import Array, to_numpy
-from keras_selcal._core.validation import check_number, refuse
+from keras_selcal._core.validation import check_number
 
 # Confidences that a record keeps.
 _MOST_KEPT = 2000
@@ -39,11 +39,9 @@ def reference_sample(values: Array) -> tuple[float, ...]:
 
 def check_rate(false_alarm_rate: Any) -> float:
     """Returns the checked false alarm rate."""
-    name, allowed = "false_alarm_rate", "a number in (0, 1)"
-    rate = check_number(name, false_alarm_rate, allowed, above=0.0, most=1.0)
-    if rate == 1:
-        refuse(name, false_alarm_rate, allowed)
-    return rate
+    return check_number(
+        "false_alarm_rate", false_alarm_rate, "a number in (0, 1)", above=0.0, below=1.0
+    )
 
 
 def ks_test(reference: Any, new: Any) -> tuple[float, float]:

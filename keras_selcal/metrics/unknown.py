@@ -1,0 +1,288 @@
+"""Metrics of confidence in the presence of unknown inputs, streaming."""
+
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_selcal._core.batch import Batch
+from keras_selcal._core.ops import TINY, Tensor
+from keras_selcal._core.ranking import Ranking
+from keras_selcal._core.saving import serializable
+from keras_selcal._core.validation import check_choice, check_number, refuse
+from keras_selcal.metrics.base import RankingMetric, rescaled, to_cells, top_label
+
+UNKNOWN = -1
+"""The label of an input that belongs to none of the classes."""
+
+
+class UnknownMetric(RankingMetric):
+    """Base class of the metrics of known and unknown inputs.
+
+    Labels are class indices; −1 marks an unknown input. The state has a histogram of
+    the confidence scores for each kind. Subclasses implement `of_kinds`.
+
+    Args:
+        csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it.
+        **options: `num_cells`, see `RankingMetric`; `from_logits`, `ignore_class`,
+            `axis` and others, see `ClassificationMetric`.
+    """
+
+    def __init__(self, csf: Any = "msp", **options: Any) -> None:
+        if options.get("multi_label"):
+            refuse("multi_label", True, "False: an unknown input belongs to no class")
+        self._updating_unknown = False
+        super().__init__(csf, **options)
+
+    def create_state(self, groups: int) -> None:
+        super().create_state(groups)
+        self._unknown = self.add_sums("unknown", (groups, self.size, 2))
+        self._present_unknown = self.add_sums("present_unknown", (groups,))
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        """Adds samples to the state.
+
+        Args:
+            y_true: class indices (...) or (..., 1), or −1 for unknown inputs.
+            y_pred: probabilities, of which each row sums to 1, or logits.
+            sample_weight: of a shape that broadcasts to the samples', not negative.
+        """
+        xp = ops if ops.is_tensor(y_true) else np
+        y_true = ops.convert_to_tensor(y_true) if xp is ops else np.asarray(y_true)
+        unknown = y_true == UNKNOWN
+        labels = xp.where(unknown, xp.zeros_like(y_true), y_true)
+        shape = self.outputs.sample_shape(ops.shape(y_pred))
+        for updating_unknown in (False, True):
+            counts = xp.reshape(unknown == updating_unknown, shape)
+            weight = ops.cast(ops.convert_to_tensor(counts), "float32")
+            if sample_weight is not None:
+                given = ops.cast(ops.convert_to_tensor(sample_weight), "float32")
+                # 0·NaN is NaN: what does not count here must be 0.
+                weight = ops.where(weight > 0, weight * given, 0.0)
+            self._updating_unknown = updating_unknown
+            super().update_state(labels, y_pred, weight)
+
+    def update(self, batch: Batch, w: Tensor) -> None:
+        cells = to_cells(batch.log_odds(self.csf), self.size)
+        loss = 1.0 - top_label(batch)[1]
+        if self._updating_unknown:
+            loss = ops.ones_like(loss)
+        rows = ops.stack([w, w * loss], axis=-1)
+        sums, counts = self.group_sums(rows, cells, self.size), self.group_counts(w)
+        kind = self._updating_unknown
+        self.accumulate(self._unknown if kind else self._histogram, sums)
+        self.accumulate(self._present_unknown if kind else self._present, counts)
+
+    def of_kinds(self, known: Tensor, unknown: Tensor) -> Tensor:
+        """Returns the metric for mass and loss of the cells, (groups, cells, 2)."""
+        raise NotImplementedError
+
+    def compute(self) -> tuple[Tensor, Tensor]:
+        known = rescaled(self.total(self._histogram), self.total(self._present))
+        present = self.total(self._present_unknown)
+        unknown = rescaled(self.total(self._unknown), present)
+        return self.of_kinds(known, unknown), self.total(self._present)
+
+
+def _by_kind(known: Tensor, unknown: Tensor) -> Ranking:
+    """Returns the ranking whose loss is the mass of the unknown inputs."""
+    return Ranking(known[..., 0] + unknown[..., 0], unknown[..., 0], ops)
+
+
+@serializable
+class OODAUROC(UnknownMetric):
+    """Probability that a known input has higher confidence than an unknown one.
+
+    The streaming form of `functional.ood_auroc`. The label −1 marks an unknown input.
+
+    Args:
+        csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it.
+        **options: see `UnknownMetric`.
+
+    Example:
+    >>> import numpy as np
+    >>> metric = OODAUROC()
+    >>> p = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
+    >>> metric.update_state(np.array([0, 1, -1]), p)
+    >>> float(metric.result())
+    1.0
+    """
+
+    direction = "up"
+
+    def __init__(
+        self, csf: Any = "msp", *, name: str | None = "ood_auroc", **options: Any
+    ) -> None:
+        super().__init__(csf, name=name, **options)
+
+    def of_kinds(self, known: Tensor, unknown: Tensor) -> Tensor:
+        return _by_kind(known, unknown).failure_auroc()
+
+
+@serializable
+class OODAUPR(UnknownMetric):
+    """Average precision in telling known inputs from unknown ones.
+
+    The streaming form of `functional.ood_aupr`. The label −1 marks an unknown input.
+
+    Args:
+        csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it.
+        positive: `"known"` or `"unknown"`, the kind that is to be found.
+        **options: see `UnknownMetric`.
+
+    Example:
+    >>> import numpy as np
+    >>> metric = OODAUPR()
+    >>> p = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
+    >>> metric.update_state(np.array([0, 1, -1]), p)
+    >>> float(metric.result())
+    1.0
+    """
+
+    direction = "up"
+
+    def __init__(
+        self,
+        csf: Any = "msp",
+        *,
+        positive: str = "known",
+        name: str | None = "ood_aupr",
+        **options: Any,
+    ) -> None:
+        super().__init__(csf, name=name, **options)
+        self.positive = check_choice("positive", positive, ("known", "unknown"))
+
+    def of_kinds(self, known: Tensor, unknown: Tensor) -> Tensor:
+        return _by_kind(known, unknown).average_precision(self.positive)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "positive": self.positive}
+
+
+@serializable
+class FPRAtTPR(UnknownMetric):
+    """Share of unknown inputs that pass where a share of the known ones does.
+
+    The streaming form of `functional.fpr_at_tpr`. The label −1 marks an unknown input.
+
+    Args:
+        tpr: share of the known inputs that must be accepted, in (0, 1].
+        csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it.
+        **options: see `UnknownMetric`.
+
+    Example:
+    >>> import numpy as np
+    >>> metric = FPRAtTPR(0.95)
+    >>> p = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
+    >>> metric.update_state(np.array([0, 1, -1]), p)
+    >>> float(metric.result())
+    0.0
+    """
+
+    def __init__(
+        self,
+        tpr: float = 0.95,
+        csf: Any = "msp",
+        *,
+        name: str | None = "fpr_at_tpr",
+        **options: Any,
+    ) -> None:
+        super().__init__(csf, name=name, **options)
+        self.tpr = check_number("tpr", tpr, "a number in (0, 1]", above=0.0, most=1.0)
+
+    def of_kinds(self, known: Tensor, unknown: Tensor) -> Tensor:
+        return _by_kind(known, unknown).fpr_at(self.tpr)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "tpr": self.tpr}
+
+
+class _Mixture(UnknownMetric):
+    """Base class of the areas in which accepting an unknown input is an error."""
+
+    def __init__(self, csf: Any, share: float | None, **options: Any) -> None:
+        super().__init__(csf, **options)
+        if share is not None:
+            allowed = "a number in (0, 1), or None"
+            share = check_number("share", share, allowed, above=0.0, below=1.0)
+        self.share = share
+
+    def mixture(self, known: Tensor, unknown: Tensor) -> Ranking:
+        weight: Any = 1.0
+        if self.share is not None:
+            n, m = (ops.sum(part[..., 0], axis=-1) for part in (known, unknown))
+            weight = self.share / (1 - self.share) * n / ops.maximum(m, TINY)
+            weight = weight[:, None, None]
+        sums = known + weight * unknown
+        return Ranking(sums[..., 0], sums[..., 1], ops)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "share": self.share}
+
+
+@serializable
+class SCODAURC(_Mixture):
+    """AURC in the presence of unknown inputs, each of which is an error if accepted.
+
+    The streaming form of `functional.scod_aurc`. The label −1 marks an unknown input.
+
+    Args:
+        csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it.
+        share: the share of unknown inputs in use, or None for that of the data.
+        **options: see `UnknownMetric`.
+
+    Example:
+    >>> import numpy as np
+    >>> metric = SCODAURC()
+    >>> p = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
+    >>> metric.update_state(np.array([0, 0, -1]), p)
+    >>> round(float(metric.result()), 4)        # (0 + 1/2 + 2/3)/3
+    0.3889
+    """
+
+    def __init__(
+        self,
+        csf: Any = "msp",
+        *,
+        share: float | None = None,
+        name: str | None = "scod_aurc",
+        **options: Any,
+    ) -> None:
+        super().__init__(csf, share, name=name, **options)
+
+    def of_kinds(self, known: Tensor, unknown: Tensor) -> Tensor:
+        return self.mixture(known, unknown).aurc()
+
+
+@serializable
+class SCODAUGRC(_Mixture):
+    """AUGRC in the presence of unknown inputs, each of which is an error if accepted.
+
+    The streaming form of `functional.scod_augrc`. The label −1 marks an unknown input.
+
+    Args:
+        csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it.
+        share: the share of unknown inputs in use, or None for that of the data.
+        **options: see `UnknownMetric`.
+
+    Example:
+    >>> import numpy as np
+    >>> metric = SCODAUGRC()
+    >>> p = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
+    >>> metric.update_state(np.array([0, 0, -1]), p)
+    >>> round(float(metric.result()), 4)
+    0.2222
+    """
+
+    def __init__(
+        self,
+        csf: Any = "msp",
+        *,
+        share: float | None = None,
+        name: str | None = "scod_augrc",
+        **options: Any,
+    ) -> None:
+        super().__init__(csf, share, name=name, **options)
+
+    def of_kinds(self, known: Tensor, unknown: Tensor) -> Tensor:
+        return self.mixture(known, unknown).augrc()

@@ -1,0 +1,119 @@
+"""Unknown inputs: AUROC, AUPR, FPR at a TPR, and selection in their presence."""
+
+import numpy as np
+import pytest
+import reference
+from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
+
+from keras_selcal import functional as F  # noqa: N812
+from keras_selcal import metrics as M  # noqa: N812
+
+
+def make_logits(rng, n=400, m=150, k=5):
+    y = rng.integers(0, k, n)
+    known = 3 * np.eye(k)[y] + rng.normal(size=(n, k))
+    return y, known.astype("float32"), rng.normal(size=(m, k)).astype("float32")
+
+
+@pytest.mark.parametrize("decimals", [1, 12])
+def test_areas_equal_those_of_scikit_learn(rng, decimals):
+    known = rng.normal(1, 1, 300).round(decimals)
+    unknown = rng.normal(0, 1, 200).round(decimals)
+    is_known = np.repeat([1, 0], [300, 200])
+    scores = np.concatenate([known, unknown])
+    assert F.ood_auroc(known, unknown) == pytest.approx(roc_auc_score(is_known, scores))
+    expected = average_precision_score(is_known, scores)
+    assert F.ood_aupr(known, unknown) == pytest.approx(expected)
+    expected = average_precision_score(1 - is_known, -scores)
+    assert F.ood_aupr(known, unknown, positive="unknown") == pytest.approx(expected)
+    fpr, tpr, _ = roc_curve(is_known, scores, drop_intermediate=False)
+    for wanted in (0.5, 0.95, 1.0):
+        expected = fpr[np.argmax(tpr >= wanted)]
+        found = F.fpr_at_tpr(known, unknown, tpr=wanted)
+        assert found == pytest.approx(expected)
+
+
+def scod_aurc(y, known, unknown, copies=1):
+    """The mean of the selective risks of the mixture, one sample after the other."""
+    scores = [*known.max(axis=-1), *np.repeat(unknown.max(axis=-1), copies)]
+    wrong = [*(known.argmax(axis=-1) != y), *[1] * (copies * len(unknown))]
+    ordered = np.array(wrong, "float64")[np.argsort(-np.array(scores), kind="stable")]
+    return np.mean(np.cumsum(ordered) / np.arange(1, len(ordered) + 1))
+
+
+def test_accepting_an_unknown_input_is_an_error(rng):
+    y, known, unknown = make_logits(rng)
+    p, q = reference.softmax(known), reference.softmax(unknown)
+    expected = scod_aurc(y, p, q)
+    assert F.scod_aurc(y, p, q) == pytest.approx(expected)
+    found = F.scod_aurc(y, known, unknown, from_logits=True)
+    assert found == pytest.approx(expected)
+    # AUGRC by its definition: pairs of a wrong sample and one of lower rank.
+    s = np.concatenate([p.max(axis=-1), q.max(axis=-1)])
+    wrong = np.concatenate([p.argmax(axis=-1) != y, np.ones(len(q), bool)])
+    below = (s < s[wrong][:, None]).sum() + 0.5 * wrong.sum()
+    assert F.scod_augrc(y, p, q) == pytest.approx(below / len(s) ** 2)
+
+
+def test_the_share_of_unknown_inputs_is_an_argument(rng):
+    y, known, unknown = make_logits(rng, n=400, m=100)
+    p, q = reference.softmax(known), reference.softmax(unknown)
+    assert F.scod_aurc(y, p, q, share=0.2) == pytest.approx(F.scod_aurc(y, p, q))
+    tripled = F.scod_aurc(y, p, np.tile(q, (3, 1)))
+    assert F.scod_aurc(y, p, q, share=300 / 700) == pytest.approx(tripled)
+
+
+@pytest.mark.parametrize("csf", ["msp", "energy"])
+@pytest.mark.parametrize(
+    ("metric", "function", "takes_labels"),
+    [
+        (M.OODAUROC(from_logits=True), F.ood_auroc, False),
+        (M.OODAUPR(from_logits=True), F.ood_aupr, False),
+        (M.FPRAtTPR(from_logits=True, num_cells=2**18), F.fpr_at_tpr, False),
+        (M.SCODAURC(from_logits=True), F.scod_aurc, True),
+        (M.SCODAURC(from_logits=True, share=0.4), F.scod_aurc, True),
+        (M.SCODAUGRC(from_logits=True), F.scod_augrc, True),
+    ],
+    ids=["auroc", "aupr", "fpr", "aurc", "aurc of a share", "augrc"],
+)
+def test_streaming_metrics_equal_the_functions(
+    rng, csf, metric, function, takes_labels
+):
+    y, known, unknown = make_logits(rng)
+    config = metric.get_config()
+    metric = type(metric).from_config({**config, "csf": csf})
+    order = rng.permutation(550)
+    labels = np.concatenate([y, np.full(150, -1)])[order]
+    logits = np.concatenate([known, unknown])[order]
+    for rows in (slice(0, 300), slice(300, 550)):
+        metric.update_state(labels[rows], logits[rows])
+    options = {"csf": csf, "from_logits": True}
+    if config.get("share"):
+        options["share"] = config["share"]
+    data = (y, known, unknown) if takes_labels else (known, unknown)
+    expected = function(*data, **options)
+    assert float(metric.result()) == pytest.approx(expected, abs=2e-3)
+    # Samples of weight 0 do not count, whatever they hold.
+    again = type(metric).from_config(metric.get_config())
+    again.update_state(
+        np.append(labels, 7), np.append(logits, logits[:1], 0), np.append(order >= 0, 0)
+    )
+    assert float(again.result()) == pytest.approx(float(metric.result()), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: F.ood_auroc([0.5], []), "unknown"),
+        (lambda: F.ood_auroc([0.5, np.nan], [0.5]), "known"),
+        (lambda: F.ood_aupr([0.5], [0.5], positive="both"), "positive"),
+        (lambda: F.fpr_at_tpr([0.5], [0.5], tpr=0), "tpr"),
+        (lambda: F.scod_aurc([0], [[0.5, 0.5]], [[0.2, 0.3, 0.5]]), "unknown"),
+        (lambda: F.scod_aurc([0], [[0.5, 0.5]], [[0.5, 0.5]], share=1), "share"),
+        (lambda: M.OODAUROC(multi_label=True), "multi_label"),
+        (lambda: M.SCODAURC(share=0), "share"),
+    ],
+)
+def test_bad_arguments_are_named(call, message):
+    with pytest.raises(ValueError, match=f"`{message}` must be"):
+        call()
