@@ -7,42 +7,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from recipes import commands
-from recipes.launch import ENGINES
+from recipes.options import (
+    REPRODUCE,
+    SEARCH,
+    TRAIN,
+    add_devices,
+    add_engine,
+    add_fit_on,
+    add_task,
+    count,
+    positive,
+)
 from recipes.runs import RunError
-
-_TRAIN = """\
-example:
-  python -m recipes train --dataset cifar10 --model resnet50 --loss au --csf msp
-
-The settings are the paper's (`list` shows them). If --epochs changes the length of the
-training, the milestones of the learning rate and the warm-up before the choice of the
-checkpoint move in proportion. --set changes any setting: --set loss.smoothing=0.3,
---set learning_rate=0.05, --set warmup_epochs=0.
-
-A run that was stopped or killed continues by the same command.
-"""
-
-_SEARCH = """\
-examples:
-  python -m recipes search --dataset cifar10 --model resnet50 --loss dual_focal
-  python -m recipes search --dataset cifar10 --model resnet50 --loss au --jobs 2 \\
-      --grid smoothing=0.02,0.1 --grid coverage=0.5,0.75
-
-Without --grid, the search covers all values that the paper chose for any model: γ of
-inv_focal and dual_focal, ν × κ × CSF of au, CSF of aurc, λ of kde_xe. What --set or
---csf fixes is not searched.
-
-The values of losses with different γ, ν, κ or λ cannot be compared, so settings are
-compared by the cross-entropy on the validation set. --by loss uses the value of each
-run's own loss instead.
-
-The runs are ordinary ones, with their output in train.log. A search that was stopped
-continues by the same command and does not repeat finished runs.
-
---engine ray uses the Ray cluster at RAY_ADDRESS, by default the one that
-`ray start --head` has started on this machine. Each run uses one CPU. The nodes must
-share the file system: this folder, the data and the Python environment.
-"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -86,12 +62,12 @@ def _parser() -> argparse.ArgumentParser:
         return added
 
     train = add(
-        "train", commands.train, "Train a model and save its logits.", epilog=_TRAIN
+        "train", commands.train, "Train a model and save its logits.", epilog=TRAIN
     )
-    _add_task(train)
+    add_task(train)
     train.add_argument(
         "--seed",
-        type=_count,
+        type=count,
         default=0,
         help="seed of weights, order, augmentation and dropout (default: 0)",
     )
@@ -100,15 +76,15 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FOLDER",
         help="folder of the run (default: in runs/, named after the task)",
     )
-    _add_devices(train)
+    add_devices(train)
 
     search = add(
         "search",
         commands.search,
         "Train every setting of a grid and choose by the validation set.",
-        epilog=_SEARCH,
+        epilog=SEARCH,
     )
-    _add_task(search)
+    add_task(search)
     search.add_argument(
         "--grid",
         action="append",
@@ -118,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
         "that are named; may be repeated",
     )
     search.add_argument(
-        "--seeds", type=_positive, default=1, help="runs of each setting (default: 1)"
+        "--seeds", type=positive, default=1, help="runs of each setting (default: 1)"
     )
     search.add_argument(
         "--by",
@@ -126,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
         default="nll",
         help="criterion on the validation set (default: nll)",
     )
-    _add_engine(search)
+    add_engine(search)
     search.add_argument(
         "--gpus-per-run",
         type=float,
@@ -148,7 +124,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     evaluate.add_argument("run", nargs="+", help="folder of a run, or a folder of runs")
     evaluate.add_argument(
-        "--split", choices=("test", "val"), default="test", help="(default: test)"
+        "--split",
+        choices=("test", "val", "train"),
+        default="test",
+        help="(default: test)",
     )
     evaluate.add_argument(
         "--markdown", metavar="FILE", help="write the table to this file, too"
@@ -185,6 +164,7 @@ def _parser() -> argparse.ArgumentParser:
     tables.add_argument(
         "-o", "--output", default="tables", metavar="FOLDER", help="(default: tables)"
     )
+    add_fit_on(tables)
 
     figures = add(
         "figures",
@@ -214,10 +194,60 @@ def _parser() -> argparse.ArgumentParser:
     )
     figures.add_argument(
         "--epochs",
-        type=_positive,
+        type=positive,
         help="epochs of the small training that two figures show (default: the "
         "quickstart's)",
     )
+
+    reproduce = add(
+        "reproduce",
+        commands.reproduce,
+        "Train every cell of the paper's tables, and write them beside the paper's.",
+        epilog=REPRODUCE,
+    )
+    reproduce.add_argument(
+        "--table", choices=("1", "2", "A"), help="table to write (default: all)"
+    )
+    for name, text in (
+        ("--dataset", "data sets, separated by commas (default: the paper's)"),
+        ("--model", "models, separated by commas (default: the paper's)"),
+        ("--losses", "losses, separated by commas; `released` for those of the public "
+         "code (default: all, the paper's seven)"),
+    ):  # fmt: skip
+        reproduce.add_argument(name, metavar="NAMES", help=text)
+    reproduce.add_argument(
+        "--seeds", type=positive, default=3, help="runs of each cell (default: 3)"
+    )
+    reproduce.add_argument(
+        "--scale",
+        type=float,
+        default=1.0,
+        metavar="SHARE",
+        help="share of the training images and of the epochs (default: 1)",
+    )
+    reproduce.add_argument("--data-dir", help="folder that holds the data sets")
+    reproduce.add_argument(
+        "--pretrained",
+        action="append",
+        default=[],
+        metavar="MODEL=FILE",
+        help="weights of vit_small or swin_tiny; may be repeated",
+    )
+    reproduce.add_argument(
+        "--from-scratch",
+        action="store_true",
+        help="start transformers without weights from random ones",
+    )
+    reproduce.add_argument(
+        "--estimate", action="store_true", help="print the estimate of the hours only"
+    )
+    reproduce.add_argument(
+        "--out",
+        metavar="FOLDER",
+        help="folder for runs and tables (default: runs/reproduce)",
+    )
+    add_fit_on(reproduce)
+    add_engine(reproduce)
 
     add(
         "list",
@@ -253,7 +283,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="write the results to recipes/STUDY.md and study.csv",
     )
-    _add_engine(study)
+    add_engine(study)
 
     quickstart = add(
         "quickstart",
@@ -267,102 +297,8 @@ def _parser() -> argparse.ArgumentParser:
         help="folder for runs, table and pictures (default: runs/quickstart)",
     )
     quickstart.add_argument(
-        "--seeds", type=_positive, default=3, help="runs of each loss (default: 3)"
+        "--seeds", type=positive, default=3, help="runs of each loss (default: 3)"
     )
-    quickstart.add_argument("--epochs", type=_positive, help="(default: 60)")
-    _add_devices(quickstart)
+    quickstart.add_argument("--epochs", type=positive, help="(default: 60)")
+    add_devices(quickstart)
     return parser
-
-
-def _add_engine(parser: argparse.ArgumentParser) -> None:
-    """Adds the options on how many runs are trained at a time, and where."""
-    parser.add_argument(
-        "--jobs",
-        type=_positive,
-        help="runs at a time; they share the processors (default: 1, or with ray the "
-        "number of CPUs of the cluster)",
-    )
-    parser.add_argument(
-        "--engine", choices=ENGINES, default="local", help="(default: local)"
-    )
-
-
-def _add_devices(command: Any) -> None:
-    command.add_argument(
-        "--devices",
-        type=_positive,
-        metavar="N",
-        help="devices that share each batch (default: 1, or those of all processes "
-        "that were started together)",
-    )
-
-
-def _add_task(parser: argparse.ArgumentParser) -> None:
-    """Adds the fields of `recipes.tasks.Request`, except for the seed."""
-    parser.add_argument(
-        "--dataset",
-        required=True,
-        help="cifar10, cifar100, tiny-imagenet, digits, or folder:PATH with a folder "
-        "of images for each class",
-    )
-    parser.add_argument("--model", required=True, help="a name that `list` shows")
-    parser.add_argument(
-        "--loss",
-        required=True,
-        help="xe, fl53, inv_focal, dual_focal, kde_xe, aurc or au",
-    )
-    parser.add_argument(
-        "--csf", help="confidence score of au and aurc: msp, margin or neg_entropy"
-    )
-    parser.add_argument("--data-dir", help="path of the data set, a folder or a file")
-    parser.add_argument("--epochs", type=_positive, help="(default: the paper's)")
-    parser.add_argument("--batch-size", type=_positive, help="(default: the paper's)")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUE",
-        help="change a setting, such as loss.smoothing=0.3; may be repeated",
-    )
-    parser.add_argument(
-        "--pretrained", metavar="FILE", help="weights to start from, as timm saves them"
-    )
-    parser.add_argument(
-        "--from-scratch",
-        action="store_true",
-        help="start vit_small or swin_tiny from random weights; the paper fine-tunes "
-        "pretrained ones",
-    )
-    parser.add_argument(
-        "--subset",
-        type=_positive,
-        metavar="N",
-        help="train on N images, drawn by class and always the same",
-    )
-    parser.add_argument(
-        "--label-noise",
-        type=float,
-        metavar="SHARE",
-        help="share of wrong labels in digits (default: 0.2)",
-    )
-    parser.add_argument(
-        "--checkpoint-every",
-        type=_positive,
-        default=1,
-        metavar="N",
-        help="epochs between checkpoints (default: 1)",
-    )
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError("must be at least 0")
-    return value
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value

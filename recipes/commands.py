@@ -35,7 +35,14 @@ def train(options: Namespace) -> None:
     output = console(quiet=devices.rank > 0)
     run = Run(options.out or os.path.join("runs", run_name(task)))
     with Progress(output) as progress:
-        training.train(run, task, progress, options.checkpoint_every, devices)
+        training.train(
+            run,
+            task,
+            progress,
+            options.checkpoint_every,
+            devices,
+            [int(epoch) for epoch in (options.snapshots or "").split(",") if epoch],
+        )
     if devices.rank == 0:
         _print_tables([run], output)
 
@@ -105,7 +112,7 @@ def tables(options: Namespace) -> None:
     from recipes.paper.tables import write_tables
 
     runs = _finished(options)
-    files, notes = write_tables(runs, options.output)
+    files, notes = write_tables(runs, options.output, options.fit_on)
     for note in notes:
         print(note)
     count = len(runs)
@@ -153,8 +160,15 @@ def list_names(options: Namespace) -> None:
     if not output.is_terminal:
         output.width = 160
     output.print(f"data sets  {', '.join(data.NAMES)}, folder:PATH", soft_wrap=True)
-    output.print(f"models     {', '.join(settings.MODELS)}", soft_wrap=True)
-    named = (f"{name} ({title})" for name, title in losses.TITLES.items())
+    kinds = {"models   ": "", "KerasCV  ": "keras_cv_", "KerasHub ": "keras_hub_"}
+    for title, prefix in kinds.items():
+        shown = [
+            name
+            for name in settings.MODELS
+            if name.startswith(prefix or "keras_") == bool(prefix)
+        ]
+        output.print(f"{title}  {', '.join(shown)}", soft_wrap=True)
+    named = (f"{name} ({title})" for name, title in losses.ALL_TITLES.items())
     output.print(f"losses     {', '.join(named)}", soft_wrap=True)
     rows = settings.rows()
     output.print(Table(list(rows[0]), [list(row.values()) for row in rows]).rich())
@@ -207,6 +221,39 @@ def search(options: Namespace) -> None:
         jobs=options.jobs,
         gpus=options.gpus_per_run,
     )
+
+
+def reproduce(options: Namespace) -> None:
+    """Trains the paper's matrix and writes its tables."""
+    from recipes import reproduce as matrix
+
+    weights = dict(one.partition("=")[::2] for one in options.pretrained)
+    if unnamed := [name for name, file in weights.items() if not file]:
+        raise RunError(f"`pretrained` must be MODEL=FILE. Received: {unnamed[0]!r}")
+    wanted = matrix.Matrix(
+        datasets=_split(options.dataset),
+        models=_split(options.model),
+        losses=_split(options.losses),
+        seeds=options.seeds,
+        scale=options.scale,
+        data_dir=options.data_dir,
+        pretrained=weights,
+        from_scratch=options.from_scratch,
+    )
+    scale = "" if options.scale == 1 else f"-scale{options.scale:g}"
+    matrix.reproduce(
+        wanted,
+        options.out or os.path.join("runs", f"reproduce{scale}"),
+        table=options.table,
+        fit_on=options.fit_on,
+        jobs=options.jobs,
+        engine=options.engine,
+        estimate_only=options.estimate,
+    )
+
+
+def _split(text: str | None) -> tuple[str, ...]:
+    return tuple(part for part in (text or "").split(",") if part)
 
 
 def study(options: Namespace) -> None:

@@ -1,10 +1,12 @@
 """The metrics of the paper, from the logits that a run has saved."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from keras_selcal.metric_table import metric_row
+from keras_selcal import functional
+from keras_selcal.metric_table import MetricRow, metric_row
 from recipes.runs import Run
 
 
@@ -13,7 +15,7 @@ class PaperMetric:
     """A metric as the paper prints it.
 
     Args:
-        name: a name in `keras_selcal.metric_table`.
+        name: a name in `keras_selcal.metric_table`, or `"adaptive_cwece"`.
         scale: 100 for metrics that the paper prints × 10².
     """
 
@@ -23,17 +25,17 @@ class PaperMetric:
     @property
     def title(self) -> str:
         """The name of the metric in tables."""
-        return metric_row(self.name).short
+        return self._row.short
 
     @property
     def higher(self) -> bool:
         """Whether higher is better."""
-        return metric_row(self.name).direction == "up"
+        return self._row.direction == "up"
 
     @property
     def heading(self) -> str:
         """The title, with an arrow in the better direction."""
-        return f"{self.title} {metric_row(self.name).arrow}"
+        return f"{self.title} {self._row.arrow}"
 
     @property
     def digits(self) -> int:
@@ -42,16 +44,25 @@ class PaperMetric:
 
     def compute(self, labels: Any, logits: Any) -> float:
         """Returns the scaled metric."""
-        row = metric_row(self.name)
         # AURC ranks by `msp`, whichever score the loss was trained with.
-        return self.scale * row.compute(labels, logits, from_logits=True, csf="msp")
+        options = {"from_logits": True, "csf": "msp"}
+        return self.scale * self._row.compute(labels, logits, **options)
+
+    @property
+    def _row(self) -> MetricRow:
+        if self.name != "adaptive_cwece":
+            return metric_row(self.name)
+        function = partial(functional.cwece, binning="adaptive")
+        return replace(metric_row("cwece"), function=function, short="adaptive cwECE")
 
 
 _UNSCALED = ("nll", "brier")
 METRICS: dict[str, PaperMetric] = {
     **{
         name: PaperMetric(name)
-        for name in ("accuracy", "ece", "adaptive_ece", "cwece", "aurc")
+        for name in (
+            *("accuracy", "ece", "adaptive_ece", "cwece", "adaptive_cwece", "aurc"),
+        )
     },
     **{name: PaperMetric(name, scale=1.0) for name in _UNSCALED},
 }
@@ -64,7 +75,7 @@ def evaluate(
 
     Args:
         run: a finished run.
-        split: `"val"` or `"test"`.
+        split: `"val"`, `"test"` or `"train"`.
         metrics: names in `METRICS`.
     """
     logits, labels = run.predictions(split)

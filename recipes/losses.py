@@ -1,4 +1,8 @@
-"""The seven losses of the paper's tables, by the names of its columns."""
+"""The seven losses of the paper's tables, by the names of its columns.
+
+Three of them exist a second time, as the paper's public code computes them: see
+`recipes.paper.released`.
+"""
 
 import functools
 import inspect
@@ -16,6 +20,7 @@ from keras_selcal import (
     KDECrossentropy,
 )
 from keras_selcal._core.validation import check_choice
+from recipes.paper import released
 
 
 class _LossColumn(NamedTuple):
@@ -51,13 +56,36 @@ _COLUMNS = {
     ),
 }
 
+# The columns of the paper's tables.
 NAMES = tuple(_COLUMNS)
 TITLES = {name: column.title for name, column in _COLUMNS.items()}
+
+_SUFFIX = "_released"
+_COLUMNS |= {
+    f"kde_xe{_SUFFIX}": _LossColumn(
+        "KDE-XE, released", released.ReleasedKDECrossentropy, open=("kde_weight",)
+    ),
+    f"aurc{_SUFFIX}": _LossColumn(
+        "AURC, released", released.ReleasedAURCLoss, open=("strength",)
+    ),
+    f"au{_SUFFIX}": _LossColumn(
+        "AU, released",
+        released.ReleasedAULoss,
+        open=("csf", "coverage", "smoothing"),
+    ),
+}
+ALL_TITLES = {name: column.title for name, column in _COLUMNS.items()}
+RELEASED = tuple(name for name in ALL_TITLES if name not in TITLES)
+
+
+def column_of(name: str) -> str:
+    """Returns the column of the paper's tables to which a loss belongs."""
+    return name.removesuffix(_SUFFIX)
 
 
 def check_name(name: str) -> str:
     """Returns the name of a loss, or raises an error that lists the known ones."""
-    return check_choice("loss", name, NAMES)
+    return check_choice("loss", name, tuple(ALL_TITLES))
 
 
 def defaults(name: str) -> dict[str, Any]:
@@ -75,11 +103,12 @@ def defaults(name: str) -> dict[str, Any]:
 @functools.cache
 def argument_types() -> dict[str, Any]:
     """Returns the type of every argument of a loss that can be chosen."""
-    types = {}
+    types: dict[str, Any] = {}
     for column in _COLUMNS.values():
         hints = typing.get_type_hints(column.loss.__init__) if column.open else {}
         for argument in column.open:  # objects are given by name
-            types[argument] = str if hints[argument] is Any else hints[argument]
+            kind = str if hints[argument] is Any else hints[argument]
+            types.setdefault(argument, kind)
     return types
 
 

@@ -5,6 +5,7 @@
 | `config.json`         | all that is needed to repeat the run, versions included  |
 | `history.csv`         | losses, accuracies, learning rate, seconds of each epoch |
 | `val.npz`, `test.npz` | `logits` (n, k) and `labels` (n,) of the chosen model    |
+| `train.npz`           | those of training images; `train-epoch40.npz`, if asked  |
 | `model.keras`         | the chosen model                                         |
 | `environment.json`    | machine and timing; written last                         |
 | `checkpoint/`         | where an interrupted run continues; deleted at the end   |
@@ -142,8 +143,7 @@ class Run:
     def claim(self, config: Mapping[str, Any], write: bool = True) -> None:
         """Writes the configuration, or refuses a folder that has another one.
 
-        A finished run may be asked for with other versions of the libraries. If
-        `write` is False, nothing is written.
+        A finished run may be asked for with other versions of the libraries.
         """
         wanted: dict[str, Any] = json.loads(json.dumps(config))
         if not (self.folder / CONFIG).exists():
@@ -209,7 +209,7 @@ class Run:
             path.write_text(f"{text}\n", encoding="utf-8")
 
     def write_history(self, rows: Sequence[Mapping[str, float]]) -> None:
-        """Writes `history.csv`, a row for each epoch."""
+        """Writes `history.csv`."""
         with (
             self._writing(self.folder / HISTORY) as path,
             open(path, "w", newline="", encoding="utf-8") as file,
@@ -230,7 +230,7 @@ class Run:
             return [dict(zip(names, map(float, row), strict=True)) for row in rows]
 
     def write_predictions(self, split: str, predictions: Predictions) -> None:
-        """Writes logits and labels of `"val"` or `"test"`."""
+        """Writes logits and labels of a split."""
         with self._writing(self.folder / f"{split}.npz") as path:
             np.savez(
                 path,
@@ -239,7 +239,7 @@ class Run:
             )
 
     def predictions(self, split: str) -> Predictions:
-        """Returns logits and labels of `"val"` or `"test"`."""
+        """Returns logits and labels of `"val"`, `"test"` or `"train"`."""
         self.environment()
         with _read_npz(self.folder / f"{split}.npz") as arrays:
             logits, labels = arrays["logits"], arrays["labels"]
@@ -247,6 +247,12 @@ class Run:
                 shapes = f"{logits.shape} and {labels.shape}"
                 raise ValueError(f"logits and labels have the shapes {shapes}")
             return Predictions(logits, labels)
+
+    def snapshots(self) -> dict[int, Predictions]:
+        """Returns logits and labels of training images, by the epoch they are from."""
+        names = {p.stem for p in self.folder.glob("train-epoch*.npz")}
+        epochs = sorted(int(name.removeprefix("train-epoch")) for name in names)
+        return {epoch: self.predictions(f"train-epoch{epoch}") for epoch in epochs}
 
     def save_model(self, model: Any) -> None:
         """Writes `model.keras`."""
@@ -263,8 +269,8 @@ class Run:
     def save_checkpoint(self, state: Checkpoint, config: Mapping[str, Any]) -> None:
         """Writes the state, and the best variables if they are new.
 
-        The state names the file of the best variables: whenever a process is killed,
-        the two belong together. It carries a digest of the run's configuration.
+        The state names the file of the best variables, so that the two always belong
+        together, and carries a digest of the run's configuration.
         """
         with _told(self._checkpoints):
             self._checkpoints.mkdir(exist_ok=True)
@@ -286,10 +292,7 @@ class Run:
                 old.unlink()
 
     def load_checkpoint(self, config: Mapping[str, Any]) -> Checkpoint | None:
-        """Returns the last state, or None if there is none.
-
-        Refuses the checkpoint of another configuration.
-        """
+        """Returns the last state or None; refuses that of another configuration."""
         path = self._checkpoints / "last.npz"
         if not path.exists():
             return None
@@ -340,7 +343,7 @@ def runs_in(paths: Sequence[str | os.PathLike[str]]) -> list[Run]:
 
 @contextlib.contextmanager
 def _told(what: object, doing: str = "write") -> Iterator[None]:
-    """Turns the errors of files into one line that names the file."""
+    """Turns errors of files into one line that names the file."""
     try:
         yield
     except (OSError, *_BROKEN) as error:
@@ -373,7 +376,7 @@ def _sync(path: Path) -> None:
 
 
 def digest(config: Mapping[str, Any]) -> str:
-    """Returns a digest that identifies a configuration."""
+    """Identifies a configuration."""
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
 
 

@@ -107,7 +107,7 @@ def run_search(
     values = grid_of(request, grid)
     folder = _folder(request) if out is None else Path(out)
     said = ", ".join(remarks(vars(task_of(request))))
-    title = f"{losses.TITLES[request.loss]}: {request.model} on {request.dataset}"
+    title = f"{losses.ALL_TITLES[request.loss]}: {request.model} on {request.dataset}"
     title += f" ({said})" if said else ""
     search = Search(tuple(values), trials_of(request, values, seeds, folder), title, by)
     for trial in search.trials:

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from recipes.evaluation import METRICS, evaluate
-from recipes.losses import TITLES
+from recipes.losses import ALL_TITLES
 from recipes.runs import Run, flat
 from recipes.settings import TRANSFORMERS
 
 # Fields that differ between the runs of one column.
 _OF_A_RUN = ("seed", "versions", "data")
-_SPLITS = {"val": "Validation", "test": "Test"}
+_SPLITS = {"train": "Training", "val": "Validation", "test": "Test"}
 
 
 class Bold(str):
@@ -258,7 +258,7 @@ def setting_of(config: Mapping[str, Any]) -> dict[str, Any]:
 def _comparison(
     title: str, columns: list[list[Run]], metrics: Sequence[str], split: str
 ) -> RunComparison:
-    order = list(TITLES)
+    order = list(ALL_TITLES)
     columns.sort(key=lambda runs: order.index(runs[0].config()["loss"]))
     configs = [runs[0].config() for runs in columns]
     values = [[evaluate(run, split, metrics) for run in runs] for runs in columns]
@@ -286,6 +286,6 @@ def _column_names(settings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
             for key in sorted({key for other in same for key in other})
             if any(other.get(key) != setting.get(key) for other in same)
         ]
-        name = TITLES[setting["loss"]]
+        name = ALL_TITLES[setting["loss"]]
         names.append(f"{name} ({', '.join(differing)})" if differing else name)
     return tuple(names)

@@ -32,6 +32,7 @@ class Task:
         label_noise: share of wrong labels, for digits.
         subset: how many training images to use, drawn by class; None for all.
         pretrained: a file of weights to start from.
+        preset: weights of KerasCV or KerasHub to start from.
         data_dir: where the data is. It may move: the run keeps a digest of the data.
         marks: parts of the run's name that say what differs from the defaults.
     """
@@ -44,6 +45,7 @@ class Task:
     label_noise: float | None = None
     subset: int | None = None
     pretrained: str | None = None
+    preset: str | None = None
     data_dir: str | None = None
     marks: tuple[str, ...] = ()
 
@@ -56,6 +58,7 @@ class Task:
             "subset": self.subset,
             "model": self.model,
             "pretrained": pretrained,
+            **({} if self.preset is None else {"preset": self.preset}),
             "loss": self.loss,
             "seed": self.seed,
             "settings": dataclasses.asdict(self.settings),
@@ -82,6 +85,8 @@ def run_name(task: Task) -> str:
         marks.append(f"noise{task.label_noise:g}")
     if task.pretrained is not None:
         marks.append("pretrained")
+    if task.preset is not None:
+        marks.append(os.path.basename(os.path.normpath(task.preset)))
     csf = task.settings.loss.get("csf")
     parts = [dataset, task.model, task.loss, *([csf] if csf else [])]
     name = "-".join([*parts, f"seed{task.seed}", *marks])
@@ -104,11 +109,13 @@ class Request:
         batch_size: number of images in a step.
         set: changes of settings, such as `"loss.smoothing=0.3"`.
         pretrained: a file of weights to start from.
+        preset: weights of KerasCV or KerasHub to start from, by name or folder.
         from_scratch: whether a transformer may start from random weights, where the
             paper fine-tunes pretrained ones.
         subset: how many training images to use.
         label_noise: share of wrong labels, for digits.
         checkpoint_every: epochs between checkpoints.
+        snapshots: epochs after which logits of training images are kept.
         seed: of weights, order, augmentation and dropout.
     """
 
@@ -121,10 +128,12 @@ class Request:
     batch_size: int | None = None
     set: tuple[str, ...] = ()
     pretrained: str | None = None
+    preset: str | None = None
     from_scratch: bool = False
     subset: int | None = None
     label_noise: float | None = None
     checkpoint_every: int = 1
+    snapshots: str | None = None
     seed: int = 0
 
     def changes(self) -> dict[str, str]:
@@ -195,14 +204,19 @@ def task_of(request: Request) -> Task:
         label_noise=noise,
         subset=request.subset,
         pretrained=request.pretrained,
+        preset=request.preset,
         data_dir=request.data_dir,
         marks=tuple(marks),
     )
 
 
 def _check_start(request: Request) -> None:
-    if request.from_scratch and request.pretrained is not None:
-        raise RunError("pass at most one of --pretrained and --from-scratch.")
+    starts = (request.from_scratch, request.pretrained, request.preset)
+    if sum(map(bool, starts)) > 1:
+        names = "--pretrained, --preset and --from-scratch"
+        raise RunError(f"pass at most one of {names}.")
+    if request.preset is not None and not request.model.startswith("keras_"):
+        raise RunError(f"`preset` is for keras_cv_* and keras_hub_*: {request.model}.")
     start = request.from_scratch or request.pretrained is not None
     if request.model in settings.TRANSFORMERS and not start:
         raise RunError(

@@ -7,7 +7,7 @@ import math
 import os
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -15,13 +15,18 @@ import keras
 import numpy as np
 
 import keras_selcal
+from keras_selcal._core.validation import refuse
 from recipes import data, losses, models
 from recipes.devices import ONE, Devices, Processes
 from recipes.optimizers import L2SGD, DistributedL2SGD
+from recipes.paper.released import ReleasedScores
 from recipes.progress import Progress
 from recipes.runs import Checkpoint, Predictions, Run, RunError
 from recipes.settings import Settings
 from recipes.tasks import Task
+
+# As many as in fig:gradients_over_epochs.
+_MOST_IN_SNAPSHOT = 20_000
 
 
 def train(
@@ -30,6 +35,7 @@ def train(
     progress: Progress,
     checkpoint_every: int = 1,
     devices: Devices = ONE,
+    snapshots: Sequence[int] = (),
 ) -> None:
     """Trains a run and saves its logits; a finished run stays as it is.
 
@@ -39,6 +45,7 @@ def train(
         progress: shows the epochs.
         checkpoint_every: number of epochs from one checkpoint to the next.
         devices: the devices that share each batch.
+        snapshots: epochs after which the logits of training images are kept.
     """
     # Layers of an earlier run in this process would change the names of these.
     keras.utils.clear_session(free_memory=False)
@@ -55,7 +62,7 @@ def train(
             dataset = load_data(task)
             config["data"] = _digests(dataset)
             with devices.scope():
-                training = _Training(run, task, dataset, config, devices)
+                training = _Training(run, task, dataset, config, devices, snapshots)
         except (ValueError, OSError) as error:
             raise RunError(str(error)) from error
         run.claim(config, write=first)
@@ -73,14 +80,14 @@ def load_data(task: Task) -> data.Dataset:
     dataset = data.load(
         task.dataset, task.data_dir, image_size=task.settings.image_size, **options
     )
-    augmentation = task.settings.augmentation
-    if augmentation is not None:
-        dataset = dataclasses.replace(
-            dataset,
-            preprocessing=dataclasses.replace(
-                dataset.preprocessing, augmentation=augmentation
-            ),
-        )
+    names = ("augmentation", "mean", "std")
+    chosen = {name: getattr(task.settings, name) for name in names}
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    for name in chosen.keys() & {"mean", "std"}:
+        if len(chosen[name]) != (channels := dataset.input_shape[-1]):
+            refuse(name, chosen[name], f"a number for each of {channels} channels")
+    preprocessing = dataclasses.replace(dataset.preprocessing, **chosen)
+    dataset = dataclasses.replace(dataset, preprocessing=preprocessing)
     if task.subset is None:
         return dataset
     if not dataset.num_classes <= task.subset <= len(dataset.train):
@@ -148,8 +155,10 @@ class _Training:
         dataset: data.Dataset,
         config: Mapping[str, Any],
         devices: Devices,
+        snapshots: Sequence[int],
     ) -> None:
         self.run, self.task, self.config, self.devices = run, task, config, devices
+        self.snapshots = snapshots
         self.settings, self.dataset = task.settings, dataset
         self.model = self._build(devices)
         self.batches = data.Batches(
@@ -167,8 +176,9 @@ class _Training:
         """Returns a compiled model."""
         task, chosen = self.task, self.settings
         keras.utils.set_random_seed(task.seed)
+        preset = {} if task.preset is None else {"preset": task.preset}
         model = models.build(
-            task.model, self.dataset.num_classes, self.dataset.input_shape
+            task.model, self.dataset.num_classes, self.dataset.input_shape, **preset
         )
         if task.pretrained is not None:
             models.load_pretrained(model, task.pretrained)
@@ -217,6 +227,8 @@ class _Training:
             )
 
     def _schedule(self) -> list[keras.callbacks.Callback]:
+        if self.task.loss == "au_released":
+            return [ReleasedScores()]
         rise = self.settings.weight_gradient_rise
         if rise is None:
             return []
@@ -237,6 +249,10 @@ class _Training:
         if validated and improves(state, self.settings.warmup_epochs):
             state.best_epoch = state.epoch
             state.best = _values(self.weights)
+        if state.epoch in self.snapshots and self.devices.rank == 0:
+            seen = self.dataset.train[:_MOST_IN_SNAPSHOT]
+            found = self._predict(self.model, seen)
+            self.run.write_predictions(f"train-epoch{state.epoch}", found)
         if save or state.epoch == self.settings.epochs:
             state.variables = _values(self.variables)
             if self.devices.rank == 0:
@@ -252,10 +268,10 @@ class _Training:
             _assign([*model.variables, *model.optimizer.variables], state.variables)
         if state.best is not None:
             _assign(model.variables, state.best)
-        splits = {"val": self.dataset.val, "test": self.dataset.test}
+        names = ("train", "val", "test")
+        splits = {name: getattr(self.dataset, name) for name in names}
         for name, split in splits.items():
-            logits = model.predict(self._batches(split), verbose=0)
-            self.run.write_predictions(name, Predictions(logits, split.y))
+            self.run.write_predictions(name, self._predict(model, split))
         evaluation = time.perf_counter() - start
         self.run.save_model(model)
         self.run.write_history(state.history)
@@ -275,6 +291,9 @@ class _Training:
                 "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             }
         )
+
+    def _predict(self, model: Any, split: data.Split) -> Predictions:
+        return Predictions(model.predict(self._batches(split), verbose=0), split.y)
 
     def summary(self) -> str:
         """Returns a few words on the chosen epoch."""

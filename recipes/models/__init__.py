@@ -7,7 +7,7 @@ from typing import NamedTuple
 import keras
 
 from keras_selcal._core.validation import check_choice, check_count, refuse
-from recipes.models import keras_cv, preresnet, resnet, small, swin, vit
+from recipes.models import backbones, preresnet, resnet, small, swin, vit
 from recipes.models.pretrained import load_pretrained
 
 __all__ = ["NAMES", "build", "load_pretrained"]
@@ -18,7 +18,7 @@ Shape = tuple[int, int, int]
 class _Builder(NamedTuple):
     """A function that builds a network, and the shape of the images it is made for."""
 
-    make: Callable[[int, Shape], keras.Model]
+    make: Callable[..., keras.Model]
     input_shape: Shape
 
 
@@ -41,10 +41,19 @@ _MODELS = {
     "resnet110_basic": _Builder(partial(resnet.cifar_resnet, depth=110), _CIFAR),
     "preresnet56_basic": _Builder(partial(preresnet.preresnet, blocks=9), _CIFAR),
     "keras_cv_resnet50": _Builder(
-        partial(keras_cv.keras_cv_resnet, version=1), _IMAGENET
+        partial(backbones.keras_cv_resnet, version=1), _IMAGENET
     ),
     "keras_cv_resnet50_v2": _Builder(
-        partial(keras_cv.keras_cv_resnet, version=2), _IMAGENET
+        partial(backbones.keras_cv_resnet, version=2), _IMAGENET
+    ),
+    "keras_hub_vit_small": _Builder(
+        partial(backbones.keras_hub_vit, kind="vit"), _IMAGENET
+    ),
+    "keras_hub_deit_small": _Builder(
+        partial(backbones.keras_hub_vit, kind="deit"), _IMAGENET
+    ),
+    "keras_hub_swin_tiny": _Builder(
+        partial(backbones.keras_hub_vit, kind="swin"), _IMAGENET
     ),
     "cnn": _Builder(partial(small.cnn, filters=(32, 64)), (8, 8, 1)),
     "cnn4": _Builder(partial(small.cnn, filters=(32, 64, 128, 256)), _CIFAR),
@@ -55,7 +64,11 @@ NAMES = tuple(_MODELS)
 
 
 def build(
-    name: str, num_classes: int, input_shape: Sequence[int] | None = None
+    name: str,
+    num_classes: int,
+    input_shape: Sequence[int] | None = None,
+    *,
+    preset: str | None = None,
 ) -> keras.Model:
     """Builds a network that maps normalised images, channels last, to logits.
 
@@ -64,9 +77,12 @@ def build(
         num_classes: the number of logits.
         input_shape: (height, width, channels). Defaults to the shape of the data that
             the network was designed for.
+        preset: for `"keras_cv_*"` and `"keras_hub_*"`: a preset of those libraries to
+            take weights from, by name or folder.
 
     Returns:
-        A `keras.Model` with random weights and logits in float32.
+        A `keras.Model` with logits in float32, and with random weights except for
+        those of a preset.
 
     Example:
     >>> from recipes import models
@@ -80,4 +96,5 @@ def build(
     if len(input_shape) != 3:
         refuse("input_shape", input_shape, "(height, width, channels)")
     height, width, channels = (check_count("input_shape", n) for n in input_shape)
-    return model.make(num_classes, (height, width, channels))
+    chosen = {} if preset is None else {"preset": preset}
+    return model.make(num_classes, (height, width, channels), **chosen)

@@ -32,6 +32,12 @@ def preresnet(
     | PreResNet-56 of He et al.   | 9 basic       |     0.86 M |
     | WRN-28-10, without dropout  | 4 basic       |    36.48 M |
 
+    WRN-28-10 is that of Zagoruyko and Komodakis. The released one has the names of the
+    PyTorch code of SWA-Gaussian, in which convolutions have biases (36.49 M parameters)
+    and Xavier's initial weights, the stride is in a block's second convolution, every
+    shortcut starts before the activation, and the last normalisation forgets 9/10 of
+    its statistics in each step.
+
     Args:
         num_classes: the number of logits.
         input_shape: (height, width, channels).

@@ -1,6 +1,6 @@
 """ResNets for images of 32 × 32, with a 3 × 3 stem.
 
-The blocks of keras-cv cannot replace them: its bottleneck has its stride in the first
+The blocks of KerasCV cannot replace them: its bottleneck has its stride in the first
 1 × 1 convolution instead of the 3 × 3 one, it pads on one side, has no zero-padded
 shortcut, and cannot be imported without TensorFlow.
 """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from recipes import settings
-from recipes.losses import TITLES
+from recipes.losses import RELEASED, TITLES, column_of
 from recipes.paper import published
 from recipes.runs import Run, flat
 from recipes.tables import remarks, setting_of
@@ -26,6 +26,7 @@ MODELS = {
     "vit_small": "ViT-Small",
     "swin_tiny": "Swin-Tiny",
 }
+RELEASED_LOSSES = "released losses"
 _NOT_SETUP = ("dataset", "model", "loss", "source", "label_noise", "pretrained")
 
 
@@ -43,7 +44,8 @@ class Group:
     Attributes:
         dataset: name of the data set.
         model: name of the model.
-        setup: how the training differs from the paper's, in words.
+        setup: how the training differs from the paper's, in words. Released losses
+            have a group of their own.
         runs: the runs by loss, then by the arguments of the loss as JSON.
     """
 
@@ -77,7 +79,9 @@ class Group:
             notes: receives a note on runs that differ from the paper or are left out.
         """
         candidates = self.runs.get(loss, {})
-        paper = _plain(settings.settings(self.dataset, self.model, loss).loss)
+        released = RELEASED_LOSSES in self.setup and candidates
+        name = f"{loss}_released" if released else loss
+        paper = _plain(settings.settings(self.dataset, self.model, name).loss)
         changes = {
             arguments: ", ".join(
                 f"{name} {value}"
@@ -116,7 +120,10 @@ def groups(runs: Iterable[Run]) -> list[Group]:
         for run, config, words in zip(
             members, configs, _in_words(configs), strict=True
         ):
-            by_loss = setups.setdefault(words, {}).setdefault(config["loss"], {})
+            column = column_of(config["loss"])
+            if config["loss"] in RELEASED:
+                words = ", ".join(filter(None, [RELEASED_LOSSES, words]))
+            by_loss = setups.setdefault(words, {}).setdefault(column, {})
             by_loss.setdefault(json.dumps(config["settings"]["loss"]), []).append(run)
         found += [Group(*pair, words, by_loss) for words, by_loss in setups.items()]
     return found

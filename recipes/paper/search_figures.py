@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_selcal.plots import canvas
 from recipes import settings
-from recipes.losses import TITLES
+from recipes.losses import ALL_TITLES
 from recipes.paper.groups import MODELS, dataset_title
 from recipes.paper.loss_figures import TURN
 from recipes.paper.picture import Picture, axes
@@ -45,7 +45,7 @@ def read_results(path: str | os.PathLike[str]) -> SearchResults:
             config = Run(folder).config()
             model = MODELS.get(config["model"], config["model"])
             dataset = dataset_title(config["dataset"])
-            title = f"{TITLES[config['loss']]}, {model} on {dataset}"
+            title = f"{ALL_TITLES[config['loss']]}, {model} on {dataset}"
             return SearchResults(title, name, columns)
     return SearchResults(name, name, columns)
 

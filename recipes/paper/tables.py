@@ -1,12 +1,14 @@
 """The paper's tables from runs: `python -m recipes tables RUNS -o FOLDER`.
 
-A cell holds the mean of our runs over their seeds, beside the number that the paper
-prints; it is empty where there are no runs. All numbers are computed from the logits
-that the runs saved. Temperatures and Meta-Cal are fitted on the validation set.
+A cell holds the mean of our runs over their seeds, with its 95 % interval, beside the
+number that the paper prints; it is empty where there are no runs. All numbers are
+computed from the logits that the runs saved. Temperatures and Meta-Cal are fitted on
+the validation set, or on the training set (`--fit-on train`).
 """
 
 import csv
 import io
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -32,12 +34,14 @@ class PaperTable(NamedTuple):
 
     Attributes:
         label: label in the paper's source.
+        number: its number in the paper, "A" for the one in the appendix.
         title: what the table shows.
         blocks: the rows that each model has, under a heading.
         digits: digits after the decimal point, by metric.
     """
 
     label: str
+    number: str
     title: str
     blocks: Mapping[str, tuple[Line, ...]]
     digits: Mapping[str, int]
@@ -47,6 +51,7 @@ _ECE_A = ("adaptive_ece", "accuracy")
 TABLES = (
     PaperTable(
         "combined_acc_ece",
+        "2",
         "Accuracy and ECE",
         {
             "accuracy ↑": (Line("none", ("accuracy",)),),
@@ -56,6 +61,7 @@ TABLES = (
     ),
     PaperTable(
         "cwece_ts_split",
+        "1",
         "cwECE, before and after temperature scaling",
         {
             "cwECE ↓ (T)": (
@@ -67,6 +73,7 @@ TABLES = (
     ),
     PaperTable(
         "ece_a_ts_split",
+        "A",
         "Adaptive ECE, before and after post-hoc calibration",
         {
             "adaptive ECE ↓ [accuracy ↑] (T)": (
@@ -96,29 +103,34 @@ class Measured(NamedTuple):
         return cell_of(found) if complete else None
 
 
-def measured(runs: Iterable[Run]) -> tuple[list[Measured], list[str]]:
+def measured(
+    runs: Iterable[Run], fit_on: str = "val"
+) -> tuple[list[Measured], list[str]]:
     """Returns the paper's models with our runs, then our other models, and notes.
 
-    The notes tell which runs differ from the paper's or are left out.
+    The notes tell which runs differ from the paper's or are left out. `fit_on` is the
+    split on which calibrators are fitted.
     """
     notes: list[str] = []
     by_pair: dict[tuple[str, str], list[Group]] = {p: [] for p in published.pairs()}
     for group in groups(runs):
         by_pair.setdefault((group.dataset, group.model), []).append(group)
     ours = [one for pair, found in by_pair.items() for one in found or [Group(*pair)]]
-    return [Measured(group, _values(group, notes)) for group in ours], notes
+    return [Measured(group, _values(group, fit_on, notes)) for group in ours], notes
 
 
-def _values(group: Group, notes: list[str]) -> dict[str, list[posthoc.Values]]:
+def _values(
+    group: Group, fit_on: str, notes: list[str]
+) -> dict[str, list[posthoc.Values]]:
     values: dict[str, list[posthoc.Values]] = {loss: [] for loss in TITLES}
     target = posthoc.ACCURACY.get(group.dataset)
     for loss in TITLES:
         for run in group.chosen(loss, notes):
-            found, errors = posthoc.posthoc_values(
-                run.predictions("val"), run.predictions("test"), target
+            found, said = posthoc.posthoc_values(
+                run.predictions(fit_on), run.predictions("test"), target
             )
             values[loss].append(found)
-            notes += [f"{run.name}, {error}" for error in errors]
+            notes += [f"{run.name}, {note}" for note in said]
     return values
 
 
@@ -132,6 +144,18 @@ class Number(NamedTuple):
     digits: int
     ours: Cell | None
     paper: published.Figure | None
+    seeds: int = 0
+
+    @property
+    def interval(self) -> float | None:
+        """Half of the 95 % interval of the mean over seeds (Student's t)."""
+        if self.ours is None or self.seeds < 2:
+            return None
+        from scipy.stats import t
+
+        return float(
+            t.ppf(0.975, self.seeds - 1) * self.ours.std / math.sqrt(self.seeds)
+        )
 
 
 class Row(NamedTuple):
@@ -182,6 +206,7 @@ def _cells(
                     digits,
                     cell,
                     found.group.paper(table.label, line.posthoc, metric, loss),
+                    len(found.values[loss]),
                 )
                 for loss, cell in zip(TITLES, ours, strict=True)
             ]
@@ -194,59 +219,70 @@ def _cells(
 _BRACKETS = {"accuracy": "[{}]", "temperature": "({})"}
 
 
-def _cell(numbers: Sequence[Number], bold: str) -> str:
+def cell_text(numbers: Sequence[Number], bold: str) -> str:
     """Returns `ours / the paper's`, each as `2.97 [94.5] (1.1)`; "" for neither."""
 
-    def side(values: Sequence[tuple[float, bool] | None]) -> str:
+    def side(values: Sequence[tuple[float, bool, float | None] | None]) -> str:
         texts: list[str] = []
         for number, value in zip(numbers, values, strict=True):
             if value is None:
                 return ""
             text = f"{value[0]:.{number.digits}f}"
             text = bold.format(text) if value[1] else text
+            if value[2] is not None:
+                text += f" ±{value[2]:.{number.digits}f}"
             texts.append(_BRACKETS[number.metric].format(text) if texts else text)
         return " ".join(texts)
 
-    ours = side([n.ours and (n.ours.mean, n.ours.best) for n in numbers])
-    paper = side([n.paper and (n.paper.value, n.paper.bold) for n in numbers])
+    ours = side([n.ours and (n.ours.mean, n.ours.best, n.interval) for n in numbers])
+    paper = side([n.paper and (n.paper.value, n.paper.bold, None) for n in numbers])
     return f"{ours} / {paper}".strip() if ours or paper else ""
 
 
-def _caption(table: PaperTable, found: Sequence[Measured]) -> str:
+def caption(table: PaperTable, found: Sequence[Measured], fit_on: str) -> str:
+    """Returns what the numbers of a table are."""
     seeds = [len(runs) for one in found for runs in one.values.values() if runs]
     few, many = min(seeds, default=0), max(seeds, default=0)
     count = f"{many}" if few == many else f"{few} to {many}"
     ours = f"ours are means over {count} seed{'s' * (many > 1)}"
+    if many > 1:
+        ours += ", ± half of their 95 % interval"
+    split = posthoc.FIT_ON[fit_on]
     text = (
         "Ours / the paper's, on the test set, × 10²; "
         f"{ours if seeds else 'there are no runs of ours yet'}. "
         "The best of either is in bold."
     )
     if "temperature" in table.digits:
-        text += " T, in parentheses, minimises the ECE of the validation set."
+        text += f" T, in parentheses, minimises the ECE of the {split} set."
     if "accuracy" in table.digits and "temperature" in table.digits:
         targets = ", ".join(map(str, posthoc.ACCURACY.values()))
         text += (
-            " Meta-Cal has the targets of the paper's sources: miscoverage "
-            f"{posthoc.MISCOVERAGE}; accuracy {targets}. "
-            "Rejected samples count as guesses."
+            f" Meta-Cal is fitted on the {split} set, with the targets of the paper's "
+            f"sources: miscoverage {posthoc.MISCOVERAGE}; accuracy {targets}, raised "
+            "where the model exceeds it. Rejected samples count as guesses."
         )
     return text
 
 
-def markdown(found: Sequence[Measured], notes: Sequence[str] = ()) -> str:
-    """Returns the three tables in Markdown."""
+def markdown(
+    found: Sequence[Measured],
+    notes: Sequence[str] = (),
+    fit_on: str = "val",
+    tables: Sequence[PaperTable] = TABLES,
+) -> str:
+    """Returns the tables in Markdown."""
     parts = ["# The paper's tables"]
-    for table in TABLES:
+    for table in tables:
         lines, heading = [], ""
         for row in rows(table, found):
             if row.heading != heading:
                 heading = row.heading
                 lines.append([Bold(_escaped(heading)), *[""] * len(TITLES)])
-            cells = (_cell(numbers, "**{}**") for numbers in row.cells.values())
+            cells = (cell_text(numbers, "**{}**") for numbers in row.cells.values())
             lines.append([_escaped(row.title), *cells])
         text = Table(["", *TITLES.values()], lines).markdown()
-        parts += [f"## {table.title}", _caption(table, found), text]
+        parts += [f"## {table.title}", caption(table, found, fit_on), text]
     if notes:
         parts += ["## Notes", "\n".join(f"- {_escaped(note)}" for note in notes)]
     return "\n\n".join(parts) + "\n"
@@ -256,53 +292,8 @@ def _escaped(text: str) -> str:
     return text.replace("|", "\\|").replace("_", "\\_")
 
 
-def latex(found: Sequence[Measured]) -> str:
-    """Returns the three tables in LaTeX."""
-    lines = [r"% \usepackage{booktabs,graphicx}"]
-    for table in TABLES:
-        lines += [
-            "",
-            r"\begin{table*}[htbp]",
-            rf"\caption{{{_in_latex(f'{table.title}. {_caption(table, found)}')}}}",
-            rf"\label{{tab:{table.label}}}",
-            r"\centering",
-            r"\resizebox{\textwidth}{!}{%",
-            rf"\begin{{tabular}}{{@{{}}l{'l' * len(TITLES)}@{{}}}}",
-            r"\toprule",
-            rf"& {' & '.join(TITLES.values())} \\",
-        ]
-        heading = ""
-        for row in rows(table, found):
-            if row.heading != heading:
-                heading = row.heading
-                text = rf"\textbf{{{_in_latex(heading)}}}"
-                span = rf"\multicolumn{{{1 + len(TITLES)}}}{{@{{}}l}}{{{text}}}"
-                lines += [r"\midrule", rf"{span} \\"]
-            indent = "" if row.posthoc == "none" else r"\hspace{1em}"
-            cells = [_cell(numbers, r"\textbf{{{}}}") for numbers in row.cells.values()]
-            lines.append(rf"{indent}{_in_latex(row.title)} & {' & '.join(cells)} \\")
-        lines += [r"\bottomrule", r"\end{tabular}}", r"\end{table*}"]
-    return "\n".join([*lines, ""])
-
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "↑": r"$\uparrow$",
-    "↓": r"$\downarrow$",
-    "×": r"$\times$",
-    "²": "$^2$",
-}
-
-
-def _in_latex(text: str) -> str:
-    return "".join(_LATEX.get(mark, mark) for mark in text)
-
-
 _PLACE = ("table", "dataset", "model", "setup", "posthoc", "metric", "loss")
-_NUMBERS = ("ours", "std", "seeds", "best", "paper", "paper_bold")
+_NUMBERS = ("ours", "std", "interval", "seeds", "best", "paper", "paper_bold")
 
 
 def table_csv(found: Sequence[Measured]) -> str:
@@ -315,26 +306,22 @@ def table_csv(found: Sequence[Measured]) -> str:
             group = row.found.group
             place = (table.label, group.dataset, group.model, group.setup, row.posthoc)
             for loss, numbers in row.cells.items():
-                seeds = len(row.found.values[loss])
                 for number in numbers:
                     if number.ours or number.paper:
                         it = (*place, number.metric, loss)
-                        writer.writerow(
-                            {
-                                **dict(zip(_PLACE, it, strict=True)),
-                                **_fields(number, seeds),
-                            }
-                        )
+                        it = dict(zip(_PLACE, it, strict=True))
+                        writer.writerow({**it, **_fields(number)})
     return text.getvalue()
 
 
-def _fields(number: Number, seeds: int) -> dict[str, Any]:
+def _fields(number: Number) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if number.ours is not None:
         fields["ours"] = f"{number.ours.mean:.4f}"
-        if seeds > 1:
+        if number.seeds > 1:
             fields["std"] = f"{number.ours.std:.4f}"
-        fields |= {"seeds": seeds, "best": int(number.ours.best)}
+            fields["interval"] = f"{number.interval:.4f}"
+        fields |= {"seeds": number.seeds, "best": int(number.ours.best)}
     if number.paper is not None:
         fields["paper"] = f"{number.paper.value:.{number.digits}f}"
         fields["paper_bold"] = int(number.paper.bold)
@@ -342,24 +329,31 @@ def _fields(number: Number, seeds: int) -> dict[str, Any]:
 
 
 def write_tables(
-    runs: Iterable[Run], folder: str | os.PathLike[str]
+    runs: Iterable[Run],
+    folder: str | os.PathLike[str],
+    fit_on: str = "val",
+    tables: Sequence[PaperTable] = TABLES,
 ) -> tuple[list[Path], list[str]]:
     """Writes `tables.md`, `tables.csv` and `tables.tex`.
 
     Args:
         runs: finished runs, of any data sets and models.
         folder: where to write; created if it does not exist.
+        fit_on: the split on which calibrators are fitted: `"val"` or `"train"`.
+        tables: those of `TABLES` that the Markdown and LaTeX files show.
 
     Returns:
         The files, and notes on what the tables leave out.
     """
-    found, notes = measured(runs)
+    from recipes.paper.latex import latex
+
+    found, notes = measured(runs, fit_on)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     texts = {
-        "tables.md": markdown(found, notes),
+        "tables.md": markdown(found, notes, fit_on, tables),
         "tables.csv": table_csv(found),
-        "tables.tex": latex(found),
+        "tables.tex": latex(found, fit_on, tables),
     }
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")

@@ -238,7 +238,13 @@ def test_convert_writes_the_same_weights_as_safetensors(weights, tmp_path):
 def test_the_error_for_a_missing_package_says_what_to_install(monkeypatch, tmp_path):
     (tmp_path / "weights.pth").touch()
     (tmp_path / "weights.safetensors").touch()
-    for missing in ("torch", "safetensors", "safetensors.numpy", "keras_cv"):
+    for missing in (
+        "torch",
+        "safetensors",
+        "safetensors.numpy",
+        "keras_cv",
+        "keras_hub",
+    ):
         monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(ImportError, match=r"python -m recipes\.models\.convert"):
         pretrained.read(tmp_path / "weights.pth")
@@ -246,6 +252,8 @@ def test_the_error_for_a_missing_package_says_what_to_install(monkeypatch, tmp_p
         pretrained.read(tmp_path / "weights.safetensors")
     with pytest.raises(ImportError, match=r"keras-selcal\[keras-cv\]"):
         models.build("keras_cv_resnet50", 10)
+    with pytest.raises(ImportError, match=r"keras-selcal\[keras-hub\]"):
+        models.build("keras_hub_vit_small", 10)
 
 
 def test_unknown_names_and_impossible_shapes_are_refused():
@@ -292,6 +300,47 @@ def test_layers_of_a_transformer_have_different_initial_weights():
     assert {layer.kernel_initializer.stddev for layer in dense} == {0.02}
     drop = [x.rate for x in model.layers if isinstance(x, keras.layers.Dropout)]
     np.testing.assert_allclose(drop, [0.05, 0.05, 0.1, 0.1])
+
+
+@pytest.mark.filterwarnings("ignore:Layer 'stage_0' looks like it has unbuilt state")
+@pytest.mark.filterwarnings("ignore:Layer 'attn'")
+def test_models_of_keras_hub_predict_and_start_from_a_preset(tmp_path):
+    models_of_hub = pytest.importorskip("keras_hub").models
+    for name, backbone, options in (
+        ("keras_hub_vit_small", "ViTBackbone", {"mlp_dim": 8, "patch_size": 8}),
+        ("keras_hub_deit_small", "DeiTBackbone", {"intermediate_dim": 8}),
+    ):
+        sizes = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "patch_size": 8}
+        small = getattr(models_of_hub, backbone)((16, 16, 3), **{**sizes, **options})
+        small.save_to_preset(str(tmp_path / name))
+        x = np.random.default_rng(0).normal(size=(2, 16, 16, 3)).astype("float32")
+        model = models.build(name, 10, (16, 16, 3), preset=str(tmp_path / name))
+        features = keras.Model(model.inputs, model.layers[-1].input)
+        expected = keras.ops.convert_to_numpy(small(x))[:, 0]
+        np.testing.assert_allclose(predict(features, x), expected, atol=1e-5)
+        assert predict(model, x).shape == (2, 10)
+    model = models.build("keras_hub_swin_tiny", 10, (224, 224, 3))
+    assert 27_000_000 < model.count_params() < 28_000_000
+
+
+def test_a_preset_of_keras_cv_gives_its_weights(tmp_path):
+    keras_cv = pytest.importorskip("keras_cv")
+    from keras_cv.src.utils.preset_utils import save_to_preset
+
+    small = keras_cv.models.ResNetBackbone(
+        stackwise_filters=[4, 8],
+        stackwise_blocks=[1, 1],
+        stackwise_strides=[1, 2],
+        include_rescaling=True,
+        input_shape=(32, 32, 3),
+    )
+    save_to_preset(small, str(tmp_path / "preset"))
+    preset = str(tmp_path / "preset")
+    model = models.build("keras_cv_resnet50", 10, (32, 32, 3), preset=preset)
+    x = np.random.default_rng(0).uniform(size=(2, 32, 32, 3)).astype("float32")
+    features = keras.Model(model.inputs, model.layers[-1].input)
+    expected = keras.ops.convert_to_numpy(small(255 * x)).mean(axis=(1, 2))
+    np.testing.assert_allclose(predict(features, x), expected, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["keras_cv_resnet50", "keras_cv_resnet50_v2"])

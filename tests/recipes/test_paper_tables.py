@@ -12,8 +12,9 @@ from keras_selcal import MetaMis, functional
 from recipes import settings
 from recipes.cli import main
 from recipes.paper import published
+from recipes.paper.latex import latex
 from recipes.paper.posthoc import posthoc_values
-from recipes.paper.tables import latex, markdown, measured, table_csv
+from recipes.paper.tables import markdown, measured, table_csv
 from recipes.runs import Predictions
 
 pytestmark = pytest.mark.backend_free
@@ -131,7 +132,12 @@ def test_cells_have_our_mean_beside_the_papers_number(folder, rng):
     ]
     assert ours[1] < ours[0]
     cells = table_rows(text)["ResNet50"][1]
-    assert cells[0] == f"{ours[0]:.2f} / 3.00"
+    values = [
+        100 * functional.ece(p.labels, p.logits, from_logits=True)
+        for p in (run.predictions("test") for run in runs[:2])
+    ]
+    half = 12.7062 * abs(values[0] - values[1]) / 2  # t of one degree of freedom
+    assert cells[0] == f"{ours[0]:.2f} ±{half:.2f} / 3.00"
     assert cells[1] == "/ 3.98"
     assert cells[-1] == f"**{ours[1]:.2f}** / 1.69"
     # Not in the paper, and the only loss of its row.

@@ -222,7 +222,7 @@ def test_an_override_changes_one_setting_and_keeps_its_type(key, value, expected
         ("epochs", "0", "`epochs` must be an integer of at least 1"),
         ("epochs", "many", "`epochs` must be an integer"),
         ("schedule", "linear", "'steps', 'cosine'"),
-        ("milestones", "10;20", "integers separated by commas"),
+        ("milestones", "10;20", "numbers separated by commas"),
         ("augmentation", "mixup", "'crop_flip', 'flip', 'none'"),
         ("validate_every", "0", "`validate_every` must be an integer of at least 1"),
         ("weight_gradient_rise", "5", "two epochs in rising order"),

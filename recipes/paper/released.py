@@ -1,0 +1,187 @@
+"""The AU, AURC and KDE-XE losses as the authors' public code computes them.
+
+They differ from the paper's formulas. The code is evidence of what the paper leaves
+open, not proof of what made its tables; this module is written from its description.
+
+| loss     | paper                            | public code                            |
+|----------|----------------------------------|----------------------------------------|
+| AU       | score of softmax(z)              | score of softmax(softmax(z))           |
+|          | C = 1/Ĝ(τ)                       | C = 1                                  |
+|          | Ĝ from the batch                 | Ĝ from all batches of the epoch so far |
+|          | τ is a constant                  | gradients pass through β and τ         |
+|          | negative entropy, scaled to Ĝ    | sign error: every score is 1           |
+| AURC     | (1/n) Σ α ℓ                      | 0.7 · mean ℓ + 0.3 · mean α ℓ          |
+| KDE-XE   | XE + λ · CE_KDE                  | the same value; CE_KDE has no gradient |
+
+`python -m recipes claims released` compares them.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_selcal import AURCLoss, KDECrossentropy
+from keras_selcal._core.ops import Tensor, top_two
+from keras_selcal._core.validation import check_choice
+from keras_selcal.callbacks.loss_schedule import _release, _track
+from keras_selcal.losses import Batch, ReweightedLoss
+from keras_selcal.losses.base import crossentropy
+
+_BINS = 64
+_HISTORY = "released_scores"
+_serializable = keras.saving.register_keras_serializable("keras_selcal_recipes")
+
+
+@_serializable
+def twice_msp(probabilities: Tensor) -> Tensor:
+    """Returns the largest entry of softmax(p), where p is a softmax already."""
+    return ops.amax(ops.softmax(probabilities, axis=-1), axis=-1)
+
+
+def _twice_margin(probabilities: Tensor) -> Tensor:
+    first, second = top_two(ops.softmax(probabilities, axis=-1))
+    return ops.squeeze(first - second, -1)
+
+
+def _entropy_with_sign_error(probabilities: Tensor) -> Tensor:
+    """Returns 1 + H(p)/ln k, cut at 1: every score is 1, and has no gradient."""
+    return ops.stop_gradient(ops.ones_like(probabilities[:, 0]))
+
+
+_SCORES = {
+    "msp": twice_msp,
+    "margin": _twice_margin,
+    "neg_entropy": _entropy_with_sign_error,
+}
+
+
+@_serializable
+class ReleasedAULoss(ReweightedLoss):
+    """The AU loss of the public code.
+
+    Formula:
+
+    ```
+    β_i = −ln(1 − Ĝ(min(s_i, τ))),     1/(n + 1) ≤ Ĝ ≤ n/(n + 1)
+    Ĝ(s) = Σ_m h_m σ((s − c_m)/ν) / Σ_m h_m
+    ```
+
+    with h the counts of 64 bins on [0, 1]: of the batch, or of the epoch if
+    `ReleasedScores` is among the callbacks. With `csf="neg_entropy"`, every β is
+    −ln(1 − σ(1/(128 ν))): 0.7743 for ν = 0.05.
+
+    Args:
+        csf: `"msp"`, `"margin"` or `"neg_entropy"`, each with the code's error.
+        coverage: κ, the quantile of the batch's scores that is τ.
+        smoothing: ν, as the paper prints it.
+        **options: the arguments of `ReweightedLoss`.
+
+    Example:
+    >>> from keras import ops
+    >>> logits = ops.array([[2.0, 0.0], [0.0, 1.0]])
+    >>> loss = ReleasedAULoss(csf="neg_entropy", smoothing=0.05, from_logits=True)
+    >>> xe = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    >>> labels = ops.array([0, 0])
+    >>> round(float(loss(labels, logits) / xe(labels, logits)), 4)
+    0.7743
+    """
+
+    def __init__(
+        self,
+        csf: str = "msp",
+        coverage: float = 0.75,
+        smoothing: float = 0.1,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.csf = check_choice("csf", csf, tuple(_SCORES))
+        self.coverage, self.smoothing = coverage, smoothing
+
+    def weights(self, batch: Batch) -> Tensor:
+        """Returns β, (n,)."""
+        s = _SCORES[self.csf](batch.p)
+        rows = ops.clip(ops.floor(ops.stop_gradient(s) * _BINS), 0, _BINS - 1)
+        ones = ops.ones_like(s)
+        h = ops.segment_sum(ones, ops.cast(rows, "int32"), num_segments=_BINS)
+        if _HISTORY in self.variables:
+            h = h + ops.convert_to_tensor(self.variables[_HISTORY])
+            self.variables[_HISTORY].assign(ops.stop_gradient(h))
+        n = ops.sum(ones)
+        centres = (ops.arange(_BINS, dtype=s.dtype) + 0.5) / _BINS
+
+        def cdf(at: Tensor) -> Tensor:
+            steps = ops.sigmoid((at[:, None] - centres) / self.smoothing)
+            return ops.clip(
+                ops.sum(h * steps, -1) / ops.sum(h), 1 / (n + 1), n / (n + 1)
+            )
+
+        tau = ops.reshape(ops.quantile(s, self.coverage), (1,))
+        return -ops.log(1 - ops.where(s >= tau, cdf(tau), cdf(s)))
+
+    def get_config(self) -> dict[str, Any]:
+        mine = {name: getattr(self, name) for name in ("csf", "coverage", "smoothing")}
+        return {**super().get_config(), **mine}
+
+
+class ReleasedScores(keras.callbacks.Callback):
+    """Lets `ReleasedAULoss` count the scores of an epoch and of its validation."""
+
+    def set_model(self, model: keras.Model) -> None:
+        super().set_model(model)
+        self._counts = _Counts()
+        model.loss.variables[_HISTORY] = self._counts.counts
+        _track(model, {_HISTORY: self._counts})
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._counts.counts.assign(ops.zeros((_BINS,)))
+
+    def on_train_end(self, logs: Any = None) -> None:
+        _release(self.model, self.model.loss, [_HISTORY])
+
+
+class _Counts(keras.metrics.Metric):
+    """A histogram in a model's state; only `ReleasedScores` clears it."""
+
+    def __init__(self) -> None:
+        super().__init__(name=_HISTORY)
+        self.counts = self.add_variable((_BINS,), "zeros", name="counts")
+
+    def update_state(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def reset_state(self) -> None:
+        pass
+
+    def result(self) -> Tensor:
+        return ops.sum(self.counts)
+
+
+@_serializable
+class ReleasedAURCLoss(AURCLoss):
+    """The AURC loss of the public code: a part of it, beside cross-entropy.
+
+    The code mixes (1 − a) ℓ + a α ℓ, and drops the a = 1 of its configurations for the
+    default of 0.3.
+
+    Args:
+        strength: a.
+        **options: the arguments of `AURCLoss`, except for `csf`.
+    """
+
+    def __init__(self, strength: float = 0.3, **options: Any) -> None:
+        options.pop("csf", None)
+        super().__init__(twice_msp, strength=strength, **options)
+
+
+@_serializable
+class ReleasedKDECrossentropy(KDECrossentropy):
+    """KDE-XE of the public code: the calibration error is a number without gradient.
+
+    Training is that of cross-entropy; only the choice of the checkpoint differs. The
+    estimate of the calibration error is that of this library.
+    """
+
+    def sample_losses(self, batch: Batch) -> Tensor:
+        xe = batch.expectation(crossentropy(batch))
+        return xe + ops.stop_gradient(super().sample_losses(batch) - xe)

@@ -1,0 +1,127 @@
+"""The losses of the paper's public code, against NumPy in float64."""
+
+import keras
+import numpy as np
+import pytest
+import tiny_run
+
+from keras_selcal import AURCLoss, KDECrossentropy
+from keras_selcal._core.ops import gradient
+from recipes import losses, training
+from recipes.paper import released
+from recipes.settings import settings
+
+N, K = 40, 10
+
+
+@pytest.fixture
+def logits(rng):
+    return (2 * rng.normal(size=(N, K))).astype("float32")
+
+
+@pytest.fixture
+def labels(rng):
+    return rng.integers(0, K, N)
+
+
+def softmax(z):
+    e = np.exp(z - z.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def weights(s, coverage, nu, counts=0):
+    """β by the definition in `ReleasedAULoss`."""
+    h = np.histogram(s, np.linspace(0, 1, 65))[0] + counts
+    centres = (np.arange(64) + 0.5) / 64
+
+    def cdf(at):
+        steps = 1 / (1 + np.exp(-(np.reshape(at, (-1, 1)) - centres) / nu))
+        return np.clip(steps @ h / h.sum(), 1 / (len(s) + 1), len(s) / (len(s) + 1))
+
+    tau = np.quantile(s, coverage)
+    return -np.log(1 - np.where(s >= tau, cdf(tau), cdf(s)))
+
+
+def grad(loss, labels, logits):
+    found, _ = gradient(
+        lambda z: (loss(labels, z), ()), keras.ops.convert_to_tensor(logits)
+    )
+    return keras.ops.convert_to_numpy(found)
+
+
+@pytest.mark.parametrize("csf", ["msp", "margin"])
+def test_au_takes_the_softmax_twice(csf, logits, labels):
+    p = softmax(logits.astype("float64"))
+    q = np.sort(softmax(p))
+    s = q[:, -1] - (q[:, -2] if csf == "margin" else 0)
+    expected = weights(s, 0.75, 0.1) * -np.log(p[np.arange(N), labels])
+    options = {"csf": csf, "coverage": 0.75, "smoothing": 0.1}
+    loss = losses.build("au_released", options)
+    found = keras.ops.convert_to_numpy(loss.call(labels, logits))
+    np.testing.assert_allclose(found, expected, rtol=2e-5)
+
+
+def test_au_with_neg_entropy_is_cross_entropy_times_a_constant(logits, labels):
+    """σ(1/(128·0.05)) = 0.53898, and −ln(1 − 0.53898) = 0.77431."""
+    loss = released.ReleasedAULoss("neg_entropy", 0.4, 0.05, from_logits=True)
+    xe = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    ours, plain = grad(loss, labels, logits), grad(xe, labels, logits)
+    np.testing.assert_allclose(ours, 0.77431 * plain, rtol=1e-4, atol=1e-8)
+
+
+def test_au_counts_the_scores_of_the_epoch(logits, labels):
+    """The histogram is empty when an epoch begins."""
+    seen = []
+
+    class Seen(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            seen.append(logs["released_scores"])
+
+    model = keras.Sequential([keras.layers.Input((K,)), keras.layers.Dense(K)])
+    model.compile("sgd", released.ReleasedAULoss(from_logits=True))
+    model.fit(
+        *(logits, labels),
+        batch_size=10,
+        epochs=2,
+        verbose=0,
+        validation_data=(logits[:5], labels[:5]),
+        callbacks=[released.ReleasedScores(), Seen()],
+    )
+    assert seen == [10, 20, 30, 40, 10, 20, 30, 40]
+    assert not model.loss.variables
+    assert not hasattr(model, "scheduled_released_scores")
+
+
+def test_aurc_is_mixed_with_cross_entropy(logits, labels):
+    plain = AURCLoss(released.twice_msp, from_logits=True)
+    xe = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    found = losses.build("aurc_released", {"strength": 0.3})(labels, logits)
+    expected = 0.7 * float(xe(labels, logits)) + 0.3 * float(plain(labels, logits))
+    assert float(found) == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_kde_term_has_no_gradient(logits, labels):
+    loss = losses.build("kde_xe_released", {"kde_weight": 0.3})
+    ours = KDECrossentropy(0.3, from_logits=True)
+    assert float(loss(labels, logits)) == pytest.approx(float(ours(labels, logits)))
+    xe = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    plain = grad(xe, labels, logits)
+    np.testing.assert_allclose(grad(loss, labels, logits), plain, atol=1e-7)
+    assert np.abs(grad(ours, labels, logits) - plain).max() > 1e-4
+
+
+def test_settings_of_the_released_losses_are_the_papers():
+    assert settings("cifar100", "resnet50", "au_released").loss == {
+        "csf": "msp",
+        "coverage": 0.75,
+        "smoothing": 0.005,
+    }
+    assert "public code" in settings("cifar10", "resnet50", "aurc_released").source
+
+
+def test_a_run_with_the_released_au_is_saved_and_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr(training.models, "build", tiny_run.build)
+    run = tiny_run.train(tmp_path / "run", epochs=1, loss="au_released")
+    model = keras.models.load_model(run.folder / "model.keras")
+    assert isinstance(model.loss, released.ReleasedAULoss)
+    assert len(run.predictions("train").labels) == 64
