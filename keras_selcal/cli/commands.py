@@ -199,7 +199,7 @@ def _cuts(data: PredictionFile, options: argparse.Namespace) -> list[Cuts]:
 def _print_samples(where: str, cuts: Cuts, at: float) -> None:
     accepted, errors = cuts.at(at)
     share = percent(errors / accepted) if accepted else "none"
-    everywhere = percent(float(cuts.wrong.mean()))
+    everywhere = percent(float(cuts.sample_losses.mean()))
     print(
         f"On {where} it answers {percent(accepted / cuts.total)} "
         f"({count(accepted)}), of which {share} ({count(errors)})\n"

@@ -215,9 +215,9 @@ class Cuts:
             return max(0.0, tail)
         used = slice(0, self.ends[int((self.thresholds >= threshold).sum()) - 1])
         sizes = np.bincount(self.groups)
-        values = risk - self.wrong[used]
+        values = risk - self.sample_losses[used, 0]
         losses = np.bincount(self.groups[used], values, minlength=len(sizes))
-        return betting_p_value(losses, risk * sizes.max(), delta)
+        return float(betting_p_value(losses, risk * sizes.max(), delta))
 
     @property
     def num_groups(self) -> int | None:
