@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from keras import ops
@@ -84,23 +84,9 @@ def row_blocks(shape: tuple[int, ...]) -> list[slice]:
     return [slice(start, start + step) for start in range(0, n, step)]
 
 
-class _Rows(NamedTuple):
-    """Checked rows that count, in NumPy; the fields of `Samples`."""
-
-    y_pred: Array
-    labels: Array
-    sparse: bool
-    from_logits: bool
-    weight: Array | None
-    num_labels: int
-    label_index: Array | None
-    threshold: float
-    kept: Array | None
-
-
 def check_values(
     y_true: Any, y_pred: Any, outputs: Outputs, sample_weight: Any
-) -> _Rows:
+) -> "Samples":
     """Checks labels, predictions and weights by value; returns the rows that count."""
     y_pred, y_true = to_numbers("y_pred", y_pred), to_numbers("y_true", y_true)
     if y_pred.dtype not in (np.float32, np.float64):
@@ -135,7 +121,7 @@ def check_values(
         for rows in row_blocks(y_pred.shape):
             check_probabilities(y_pred[rows])
     labels = labels.astype(np.intp if sparse else "float64")
-    return _Rows(
+    return Samples(
         y_pred,
         labels,
         sparse,
@@ -192,10 +178,10 @@ class Samples:
             outputs: what labels and predictions mean.
             sample_weight: of a shape that broadcasts to the samples', or None.
         """
-        rows = check_values(y_true, y_pred, outputs, sample_weight)
-        if len(rows.y_pred) == 0:
-            refuse("y_pred", rows.y_pred.shape, "of at least one sample that counts")
-        return cls(*rows)
+        samples = check_values(y_true, y_pred, outputs, sample_weight)
+        if samples.n == 0:
+            refuse("y_pred", samples.y_pred.shape, "of at least one sample that counts")
+        return samples
 
     @classmethod
     def given(
