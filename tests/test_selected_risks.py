@@ -252,3 +252,20 @@ def test_calibrated_classifiers_predict_their_errors():
         p.max(-1), right, risk=0.02, delta=0.1, error_probability=1 - p.max(-1)
     )
     assert classifier.threshold == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_plot_of_risk_against_threshold_shows_the_selected_one(rng):
+    pytest.importorskip("matplotlib")
+    from keras_selcal.plots import threshold_risk
+
+    s, y, answers = draw(rng, 900)
+    ax = threshold_risk(s, y == answers, risk=0.1, delta=0.1)
+    t = select_threshold(s, y == answers, risk=0.1, delta=0.1)
+    assert ax.lines[-1].get_xdata()[0] == t
+    at, share = ax.lines[0].get_data()
+    for i in (5, len(at) - 1):
+        assert share[i] == pytest.approx((y != answers)[s >= at[i]].mean())
+    ax.figure.clear()
+    ax = threshold_risk(s, y != y, risk=0.1)
+    assert ax.get_title() == "no threshold can be guaranteed"
+    ax.figure.clear()

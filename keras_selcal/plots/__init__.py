@@ -12,6 +12,7 @@ from keras_selcal.plots.risk_coverage import risk_coverage_curve
 from keras_selcal.plots.sample_gradients import sample_gradients
 from keras_selcal.plots.score_cdf import score_cdf
 from keras_selcal.plots.sets import class_coverage, set_sizes
+from keras_selcal.plots.threshold_risk import threshold_risk
 
 __all__ = [
     "class_coverage",
@@ -25,4 +26,5 @@ __all__ = [
     "sample_gradients",
     "score_cdf",
     "set_sizes",
+    "threshold_risk",
 ]
