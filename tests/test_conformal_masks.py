@@ -63,7 +63,7 @@ def test_ignored_classes_change_nothing(tmp_path):
     assert classifier.threshold == plain.threshold
     assert classifier.record.n == 500
     classifier.save(tmp_path / "a.keras")
-    assert ConformalClassifier.load(tmp_path / "a.keras").ignore_class == 255
+    assert ConformalClassifier.load(tmp_path / "a.keras").outputs.ignore_class == 255
 
 
 def test_tokens_need_groups():
@@ -178,3 +178,21 @@ def test_masked_classes_equal_a_logit_of_minus_ten_thousand(method, seed):
     np.testing.assert_array_equal(sets, two.predict(finite, verbose=0).sets)
     with pytest.raises(ValueError, match="masked classes"):
         one.fit(np.full_like(x, -np.inf), y, verbose=0)
+
+
+def test_one_sigmoid_unit_without_an_axis_of_its_own():
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 300)
+    x = (2 * y - 1 + rng.normal(size=300)).astype("float32")[:, None]
+    shapes = {(): layers.Reshape(()), (1,): layers.Reshape((1,))}
+    classifiers = [
+        ConformalClassifier(keras.Sequential([keras.Input((1,)), last]))
+        for last in shapes.values()
+    ]
+    one, two = (c.fit(x, y, verbose=0).predict(x[:5], verbose=0) for c in classifiers)
+    assert one.sets.shape == (5, 2)
+    np.testing.assert_array_equal(one.sets, two.sets)
+    np.testing.assert_array_equal(one.labels, two.labels)
+    assert classifiers[0].as_model().predict(x, verbose=0)["sets"].shape == (300, 2)
+    one, two = (c.predict_proba(x, verbose=0) for c in classifiers)
+    assert one.shape == two.shape == (300, 2)

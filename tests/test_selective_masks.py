@@ -214,3 +214,43 @@ def test_data_set_of_the_backend():
     classifier = SelectiveClassifier(model).fit(data, coverage=0.5, verbose=0)
     assert classifier.threshold == expected.threshold
     assert classifier.record == expected.record
+
+
+def test_halves_are_those_of_the_samples_that_count():
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 400)
+    x = (2 * np.eye(3)[y] + rng.normal(size=(400, 3))).astype("float32")
+    model = keras.Sequential([keras.Input((3,)), layers.Softmax()])
+    for kept in (0, 1):
+        counts = np.arange(400) % 2 == kept
+        one, two = (
+            SelectiveClassifier(model, calibrator=TemperatureScaling()).fit(
+                *data, coverage=0.8, verbose=0, **weight
+            )
+            for data, weight in (
+                ((x, y), {"sample_weight": counts.astype("float32")}),
+                ((x[counts], y[counts]), {}),
+            )
+        )
+        assert one.threshold == two.threshold
+        assert one.record.n == two.record.n == 100
+
+
+@pytest.mark.parametrize("axis", [-1, 1])
+def test_batches_of_different_lengths_with_channels_first(axis):
+    k, batches = 6, []
+    rng = np.random.default_rng(0)
+    for length in (6, 2, 4):
+        y = rng.integers(0, k, (8, length))
+        z = 3 * np.eye(k)[y] + rng.normal(size=(8, length, k))
+        batches.append((np.moveaxis(z.astype("float32"), -1, axis), y))
+    shape = (None, k) if axis == -1 else (k, None)
+    model = keras.Sequential([keras.Input(shape), layers.Activation("linear")])
+    classifier = SelectiveClassifier(model, axis=axis)
+    classifier.fit(batches, coverage=0.5, verbose=0)
+    assert classifier.record.n == 8 * (6 + 2 + 4)
+    calibrator = TemperatureScaling(axis=axis).fit_model(model, batches, verbose=0)
+    rows = [np.moveaxis(z, axis, -1).reshape(-1, k) for z, _ in batches]
+    labels = np.concatenate([y.reshape(-1) for _, y in batches])
+    expected = TemperatureScaling().fit(np.concatenate(rows), labels)
+    assert calibrator.temperature == pytest.approx(expected.temperature, rel=1e-6)

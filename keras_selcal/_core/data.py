@@ -196,9 +196,16 @@ class LabelledData:
             yield x, to_numpy(y), None if weight is None else to_numpy(weight)
 
     def predict(
-        self, model: keras.Model, *, verbose: Any = 0, first: bool = False
+        self,
+        model: keras.Model,
+        *,
+        verbose: Any = 0,
+        first: bool = False,
+        axis: int = -1,
     ) -> LabelledOutputs:
         """Returns the model's outputs for all of the data, or for the first batch.
+
+        `axis` is that of the classes in the outputs.
 
         A data set is read once: one that shuffles gives other batches the next time.
         """
@@ -212,14 +219,15 @@ class LabelledData:
                 found.append(LabelledOutputs(output, y, _product(weight, mask)))
         if not found:
             refuse(self._name, self._data, "of at least one batch")
-        return self._joined(found)
+        return self._joined(found, axis)
 
-    def _joined(self, found: list[LabelledOutputs]) -> LabelledOutputs:
+    def _joined(self, found: list[LabelledOutputs], axis: int) -> LabelledOutputs:
         """Returns batches as one; shorter ones are padded with samples of weight 0."""
         if len({batch.outputs.shape[1:] for batch in found}) > 1:
             found = [
-                batch._replace(weight=_product(batch.weight, _ones(batch.outputs)))
+                batch._replace(weight=_product(batch.weight, ones))
                 for batch in found
+                for ones in [_ones(batch.outputs, axis)]
             ]
         outputs, labels, weights = zip(*found, strict=True)
         weighted = [weight for weight in weights if weight is not None]
@@ -239,10 +247,11 @@ def predict_with_labels(
     batch_size: int | None = None,
     verbose: Any = "auto",
     sample_weight: Any = None,
+    axis: int = -1,
 ) -> LabelledOutputs:
     """Returns a model's outputs with labels and weights; see `LabelledData`."""
     data = LabelledData(x, y, sample_weight, batch_size=batch_size)
-    return data.predict(model, verbose=verbose)
+    return data.predict(model, verbose=verbose, axis=axis)
 
 
 def predict_masked(
@@ -300,8 +309,8 @@ def _own_tensor(x: Any) -> Any:
     return x if ops.is_tensor(x) else np.asarray(x)
 
 
-def _ones(outputs: Array) -> Array:
-    return np.ones(outputs.shape[:-1], "float32")
+def _ones(outputs: Array, axis: int) -> Array:
+    return np.ones(np.delete(outputs.shape, axis), "float32")
 
 
 def _product(*factors: Any) -> Array | None:

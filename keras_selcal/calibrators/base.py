@@ -18,7 +18,7 @@ from keras_selcal._core.data import LabelledOutputs, predict_with_labels
 from keras_selcal._core.models import append_layer, gives_logits
 from keras_selcal._core.ops import TINY, Tensor, as_float
 from keras_selcal._core.outputs import Outputs
-from keras_selcal._core.validation import refuse
+from keras_selcal._core.validation import SUM_TOLERANCE, refuse
 from keras_selcal.calibrators._data import Labelled, gather
 from keras_selcal.calibrators._parameters import (
     Fitted,
@@ -233,7 +233,7 @@ class Calibrator(ABC):
             verbose: whether a progress bar is shown, as in `keras.Model.predict`.
         """
         found = predict_with_labels(
-            model, x, y, batch_size, verbose, sample_weight=sample_weight
+            model, x, y, batch_size, verbose, sample_weight, self.outputs.axis
         )
         return self._fit_as(self.outputs_of(model, from_logits), *found)
 
@@ -285,7 +285,12 @@ class Calibrator(ABC):
         assert self._fitted is not None
         self._check_shape(x.shape)
         x = self.outputs.columns(x, from_logits)
-        return x if from_logits else ops.log(ops.maximum(x, self._fitted.floor))
+        if from_logits:
+            return x
+        # Rows that are no probabilities give NaN, not a plausible answer.
+        sums = ops.sum(ops.abs(x), axis=-1, keepdims=True)
+        x = ops.where(ops.abs(sums - 1.0) <= SUM_TOLERANCE, x, math.nan)
+        return ops.log(ops.maximum(x, self._fitted.floor))
 
     def _restore(self, p: Tensor, like: Any) -> Tensor:
         """Returns probabilities of the columns in the shape of the outputs `like`."""

@@ -1,5 +1,6 @@
 """Dirichlet calibration: a linear map of the log-probabilities."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,9 @@ from keras_selcal._core.validation import check_choice, check_number, refuse
 from keras_selcal.calibrators._affine import AffineCalibrator, Penalty, log_softmax
 from keras_selcal.calibrators._data import Labelled
 from keras_selcal.calibrators._parameters import Parameters
+
+# n·k² above which `fit` takes minutes, and says so.
+_MOST_PRODUCTS = 5e8
 
 
 @serializable
@@ -28,9 +32,10 @@ class DirichletCalibration(AffineCalibrator):
 
     W and b minimise the mean negative log-likelihood plus the penalty, a convex
     problem, from W = I and b = 0. The predicted class may change. With k² + k
-    parameters it needs a penalty and some tens of samples for each class. A logit of
-    −∞ has no finite image under W: `fit` refuses it, and the calibrator returns NaN
-    for a sample with one. Requires SciPy.
+    parameters it needs a penalty and some tens of samples for each class; for n·k²
+    above 5e8 (n = 2500, k = 1000) `fit` warns that it takes minutes. A logit of −∞ has
+    no finite image under W: `fit` refuses it, and the calibrator returns NaN for a
+    sample with one. Requires SciPy.
 
     Args:
         penalty: `"odir"` leaves the diagonal of W free, `"l2"` does not.
@@ -97,6 +102,15 @@ class DirichletCalibration(AffineCalibrator):
     def _fit(self, data: Labelled) -> Parameters:
         if data.masked is not None:
             refuse("logits", -np.inf, "finite: DirichletCalibration mixes classes")
+        n, k = data.logits.shape
+        if n * k**2 > _MOST_PRODUCTS:
+            warnings.warn(
+                f"DirichletCalibration fits a matrix of {k}² entries to {n} samples, "
+                "which can take many minutes: each of up to 1000 steps needs n·k² "
+                "products, a second or two at n = 2500 and k = 1000. Use "
+                "`StructuredVectorScaling` or `VectorScaling` for so many classes.",
+                stacklevel=4,
+            )
         return super()._fit(data)
 
     def _apply(self, logits: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:

@@ -111,8 +111,8 @@ class CalibrateAtEnd(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         # What would fail at the end of training fails here.
         check_extensible(self.model)
-        found = self._data.predict(self.model, first=True)
         outputs = self.calibrator.outputs_of(self.model, self.from_logits)
+        found = self._data.predict(self.model, first=True, axis=outputs.axis)
         check_outputs(found, outputs, told=self.from_logits is not None)
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
@@ -130,8 +130,8 @@ class CalibrateAtEnd(keras.callbacks.Callback):
             history.on_train_end = when_all_are_done
 
     def _calibrate(self, logs: dict[str, float] | None) -> None:
-        found = self._data.predict(self.model)
         outputs = self.calibrator.outputs_of(self.model, self.from_logits)
+        found = self._data.predict(self.model, axis=outputs.axis)
         calibrator = self.calibrator.fitted_copy(found, outputs)
         layer = CalibrationLayer(calibrator, from_logits=outputs.from_logits)
         self.calibrated_model = append_layer(self.model, layer)

@@ -187,7 +187,7 @@ class CalibrationMonitor(keras.callbacks.Callback):
         self._outputs = replace(
             self._outputs, from_logits=gives_logits(self.model, self.from_logits)
         )
-        found = self._data.predict(self.model, first=True)
+        found = self._data.predict(self.model, first=True, axis=self._outputs.axis)
         check_outputs(found, self._outputs, told=self.from_logits is not None)
         self.values = {}
         self._warned = False
@@ -203,7 +203,7 @@ class CalibrationMonitor(keras.callbacks.Callback):
             self.picture_dir is not None or self.log_dir is not None
         ) and self._due(epoch, self.picture_every)
         if illustrated or self._due(epoch, self.every):
-            found = self._data.predict(self.model)
+            found = self._data.predict(self.model, axis=self._outputs.axis)
             self.values = self._measure(found)
             self._write(epoch, found, illustrated)
         if logs is not None:

@@ -183,7 +183,7 @@ class AnsweringClassifier:
     ) -> tuple[SelectionData, bytes]:
         """Returns the checked data with the model's outputs, and its fingerprint."""
         source = LabelledData(x, y, sample_weight, batch_size=batch_size)
-        found = source.predict(self.model, verbose=verbose)
+        found = source.predict(self.model, verbose=verbose, axis=self.outputs.axis)
         data = SelectionData.of(found, self.outputs, groups, self._told)
         return data, data.digest(x if source.arrays else None)
 

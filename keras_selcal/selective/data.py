@@ -87,6 +87,8 @@ class SelectionData:
         units = units_of(groups, samples)
         if outputs.multi_label:
             units = np.broadcast_to(units[..., None], shape)
+        # Only those that count have a number of their own: `halves` takes every other.
+        units = np.searchsorted(np.unique(units[counts]), units)
         independent = groups is None or (isinstance(groups, str) and len(samples) == 1)
         return cls(
             y_pred, labels, weight, None if independent else units, units, outputs
