@@ -14,6 +14,7 @@ from streaming import BATCH, CASES, K, N, data, exact, make, softmax, value
 import keras_selcal
 from keras_selcal import functional as F  # noqa: N812
 from keras_selcal import metrics as M  # noqa: N812
+from keras_selcal.metrics import base
 
 
 def feed(metric, y, p, sample_weight=None, size=BATCH):
@@ -60,6 +61,22 @@ def test_the_split_into_batches_does_not_matter(name):
     for size in (1, 7):
         metric = feed(make(name, from_logits=True), y, z, size=size)
         assert value(metric) == pytest.approx(expected, abs=1e-6)
+
+
+def test_adding_single_cells_and_whole_histograms_gives_the_same_bits(monkeypatch):
+    y, z = (ops.convert_to_tensor(x) for x in data(BATCH))
+    w = np.random.default_rng(0).uniform(size=BATCH).astype("float32")
+    states = []
+    # A limit of 2 cells adds single ones, a limit of 2³⁰ whole histograms.
+    for few in (2, 2**30):
+        monkeypatch.setattr(base, "_FEW_CELLS", few)
+        metric = M.AURC(from_logits=True)
+        for _ in range(3):
+            metric.update_state(y, z, w)
+        states.append([numpy(variable.value) for variable in metric.variables])
+    assert np.count_nonzero(states[0][0]) > 0
+    for single, whole in zip(*states, strict=True):
+        np.testing.assert_array_equal(single, whole)
 
 
 @settings(max_examples=4, deadline=None, derandomize=True)

@@ -6,12 +6,19 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from backends import numpy, value_and_gradient
+from backends import numpy, one_off, value_and_gradient
 from keras import ops
 from scipy.special import digamma, gammaln
 
 import keras_selcal
-from keras_selcal._core.ops import lgamma1p, matmul, safe_log, safe_power, top_two
+from keras_selcal._core.ops import (
+    cumsum,
+    lgamma1p,
+    matmul,
+    safe_log,
+    safe_power,
+    top_two,
+)
 
 
 def test_lgamma1p_against_scipy():
@@ -90,3 +97,11 @@ def test_matmul_has_the_same_gradients_inside_autocast(rng, shapes):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         for one, other in zip(gradients(), outside, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 128, 129, 1000])
+def test_cumsum_of_any_length(size):
+    rng = np.random.default_rng(size)
+    counts = rng.integers(0, 9, (2, 3, size)).astype("float32")
+    found = numpy(one_off(cumsum)(ops.convert_to_tensor(counts)))
+    np.testing.assert_array_equal(found, np.cumsum(counts, axis=-1))

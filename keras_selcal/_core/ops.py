@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 from keras.src.backend import get_keras_mask
+from keras.src.backend.common.stateless_scope import in_stateless_scope
 
 Tensor: TypeAlias = Any
 
@@ -44,6 +45,108 @@ def segment_sum(values: Tensor, ids: Tensor, num_segments: Any) -> Tensor:
     ids = ids.reshape(-1, *(1,) * (len(values.shape) - 1)).expand_as(values)
     zeros = ops.zeros((num_segments, *values.shape[1:]), dtype=values.dtype)
     return zeros.scatter_add(0, ids, values)
+
+
+def add_exactly(old: Tensor, lost: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns old + lost + values as a float and what it has rounded off, by Knuth's
+    exact sum of two floats.
+    """
+    new = old + values
+    added = new - old
+    lost = lost + ((old - (new - added)) + (values - added))
+    first = new + lost
+    return first, lost - (first - new)
+
+
+def add_to_cells(sums: Any, index: Tensor, rows: Tensor) -> bool:
+    """Adds rows (n, 2) to the cells at `index`, (n,), of a variable of exact sums, of
+    shape (2, groups, cells, 2), and to no other cell.
+
+    The work grows with n instead of the number of cells. The second float of a cell
+    holds the sum of its rows on the way, so that nothing is sorted. Returns whether the
+    backend can: TensorFlow's distributed variables take whole values only.
+    """
+    backend = keras.backend.backend()
+    if backend == "jax":
+        sums.assign(_jax_cells()(sums.value, index, rows))
+        return True
+    if in_stateless_scope():
+        return False
+    if backend == "torch":
+        import torch
+
+        with torch.no_grad():
+            index, cells = index.long(), sums.value.view(2, -1, 2)
+            old = cells[:, index]
+            cells[1].index_fill_(0, index, 0.0).index_add_(0, index, rows)
+            cells[:, index] = torch.stack(add_exactly(*old, cells[1, index]))
+        return True
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        value = sums.value
+        if not isinstance(value, tf.Variable) or isinstance(
+            value, tf.distribute.DistributedValues
+        ):
+            return False
+        size = int(value.shape[2])
+        place = tf.stack([index // size, index % size], axis=-1)
+        first, second = (
+            tf.pad(place, [[0, 0], [1, 0]], constant_values=i) for i in (0, 1)
+        )
+        old, lost = value.gather_nd(first), value.gather_nd(second)
+        value.scatter_nd_update(second, tf.zeros_like(rows))
+        value.scatter_nd_add(second, rows)
+        new, lost = add_exactly(old, lost, value.gather_nd(second))
+        value.scatter_nd_update(first, new)
+        value.scatter_nd_update(second, lost)
+        return True
+    return False
+
+
+@functools.cache
+def _jax_cells() -> Any:
+    import jax
+
+    @jax.jit
+    def added(value: Tensor, index: Tensor, rows: Tensor) -> Tensor:
+        cells = value.reshape(2, -1, 2)
+        old = cells[:, index]
+        cells = cells.at[1, index].set(0.0).at[1, index].add(rows)
+        new = add_exactly(old[0], old[1], cells[1, index])
+        cells = cells.at[0, index].set(new[0]).at[1, index].set(new[1])
+        return cells.reshape(value.shape)
+
+    return added
+
+
+def cumsum(x: Tensor) -> Tensor:
+    """Returns the cumulative sums over the last axis.
+
+    JAX's own is a tree of operations, which takes long to compile and to run on a CPU.
+    Here it is a loop over √n columns of √n blocks each.
+    """
+    size = int(x.shape[-1])
+    if keras.backend.backend() != "jax" or size <= 2**7:
+        return ops.cumsum(x, axis=-1)
+    length = 2 ** math.ceil(math.log2(size) / 2)
+    lead, blocks = tuple(x.shape[:-1]), math.ceil(size / length)
+    padding = [(0, 0)] * len(lead) + [(0, blocks * length - size)]
+    columns = ops.reshape(ops.pad(x, padding), (*lead, blocks, length))
+    columns = ops.moveaxis(columns, -1, 0)
+
+    def step(total: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
+        total = total + column
+        return total, total
+
+    whole, sums = ops.scan(step, ops.zeros_like(columns[0]), columns)
+    sums = ops.moveaxis(sums, 0, -1)
+    before = cumsum(whole) - whole
+    # The end of a block is the start of the next one, to the last bit.
+    sums = ops.concatenate(
+        [(before[..., None] + sums)[..., :-1], (before + whole)[..., None]], axis=-1
+    )
+    return ops.reshape(sums, (*lead, blocks * length))[..., :size]
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_selcal._core.harmonic import mean_harmonic
-from keras_selcal._core.ops import TINY
+from keras_selcal._core.ops import TINY, cumsum
 
 
 class Ranking(NamedTuple):
@@ -28,15 +28,15 @@ class Ranking(NamedTuple):
     @property
     def before(self) -> Any:
         """The mass of the less confident groups."""
-        return self.xp.cumsum(self.mass, axis=-1) - self.mass
+        return _cumsum(self.mass, self.xp) - self.mass
 
     def accepted(self) -> tuple[Any, Any]:
         """Returns the mass and the loss of each group and all more confident ones, from
         the most confident group to the least.
         """
-        flip, cumsum = self.xp.flip, self.xp.cumsum
-        mass, loss = flip(self.mass, axis=-1), flip(self.loss, axis=-1)
-        return cumsum(mass, axis=-1), cumsum(loss, axis=-1)
+        both = self.xp.flip(self.xp.stack([self.mass, self.loss]), axis=-1)
+        sums = _cumsum(both, self.xp)
+        return sums[0], sums[1]
 
     def ends(self) -> tuple[Any, Any, Any]:
         """Returns n, and the mass below and up to each group.
@@ -91,7 +91,7 @@ class Ranking(NamedTuple):
         xp = self.xp
         right = self.mass - self.loss
         all_right, all_wrong = xp.sum(right, axis=-1), xp.sum(self.loss, axis=-1)
-        wrong_below = xp.cumsum(self.loss, axis=-1) - self.loss / 2
+        wrong_below = _cumsum(self.loss, xp) - self.loss / 2
         both = (all_right > 0) & (all_wrong > 0)
         share = wrong_below / xp.where(both, all_wrong, 1.0)[..., None]
         area = xp.sum(right * share, axis=-1) / xp.where(both, all_right, 1.0)
@@ -152,6 +152,10 @@ class Ranking(NamedTuple):
         coverage = xp.max(xp.where(kept, mass, 0.0), axis=-1) / xp.maximum(n, TINY)
         total = loss[..., -1]
         return xp.where(total == total, coverage, float("nan"))
+
+
+def _cumsum(values: Any, xp: Any) -> Any:
+    return np.cumsum(values, axis=-1) if xp is np else cumsum(values)
 
 
 def best_ranking(losses: Any, counts: Any) -> tuple[Any, Any]:

@@ -9,7 +9,13 @@ from keras import ops
 
 from keras_selcal import csf as csfs
 from keras_selcal._core.batch import Batch
-from keras_selcal._core.ops import TINY, Tensor, segment_sum
+from keras_selcal._core.ops import (
+    TINY,
+    Tensor,
+    add_exactly,
+    add_to_cells,
+    segment_sum,
+)
 from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.ranking import Ranking
 from keras_selcal._core.validation import check_count, refuse
@@ -19,6 +25,9 @@ from keras_selcal.csf.score import squash
 # as many are exact for counts, and temporary arrays stay small.
 _MOST_ROWS = 2**20
 _MOST_ENTRIES = 2**22
+
+# An array of so few sums is added as a whole.
+_FEW_CELLS = 2**11
 
 # Default cells of all histograms of a metric together: 268 MB.
 MOST_CELLS = 2**24
@@ -139,18 +148,13 @@ class ClassificationMetric(keras.metrics.Metric):
 
     @staticmethod
     def accumulate(sums: Any, values: Tensor) -> None:
-        """Adds values to an array of sums, by Knuth's exact sum of two floats.
+        """Adds values to an array of sums.
 
         What is rounded off stays below the last digit of the first float, so that
         both together count exactly to 2⁴⁸.
         """
-        old, lost = sums[0], sums[1]
         values = ops.cast(values, sums.dtype)
-        new = old + values
-        added = new - old
-        lost = lost + ((old - (new - added)) + (values - added))
-        first = new + lost
-        sums.assign(ops.stack([first, lost - (first - new)]))
+        sums.assign(ops.stack(add_exactly(sums[0], sums[1], values)))
 
     @staticmethod
     def total(sums: Any) -> Tensor:
@@ -190,15 +194,20 @@ class ClassificationMetric(keras.metrics.Metric):
             # A row that cannot be right has the weight NaN, and so has the result.
             self.update(part, part.checked(w))
 
-    def group_sums(self, rows: Tensor, index: Tensor, size: int) -> Tensor:
-        """Returns the sums of rows (n, 2) by index in 0 … size − 1, for each label,
-        (groups, size, 2).
+    def accumulate_rows(self, sums: Any, rows: Tensor, index: Tensor) -> None:
+        """Adds rows (n, 2) to an array of sums (groups, size, 2), by index in
+        0 … size − 1 and label.
         """
-        groups = int(self.groups or 1)
+        groups, size = int(self.groups or 1), int(sums.shape[2])
         if groups > 1:
             index = ops.reshape(index, (-1, groups))
             index = ops.reshape(index + ops.arange(groups, dtype="int32") * size, (-1,))
-        return ops.reshape(segment_sum(rows, index, groups * size), (groups, size, 2))
+        n, num_cells = rows.shape[0], groups * size
+        few = num_cells > _FEW_CELLS and (n is None or 4 * n < num_cells)
+        if few and add_to_cells(sums, index, ops.cast(rows, sums.dtype)):
+            return
+        values = ops.reshape(segment_sum(rows, index, num_cells), (groups, size, 2))
+        self.accumulate(sums, values)
 
     def group_counts(self, w: Tensor) -> Tensor:
         """Returns the number of rows of weight above 0 of each label, (groups,)."""
@@ -350,7 +359,7 @@ class RankingMetric(ClassificationMetric):
         loss = 1.0 - top_label(batch)[1]
         cells = to_cells(batch.log_odds(self.csf), self.size)
         rows = ops.stack([w, w * loss], axis=-1)
-        self.accumulate(self._histogram, self.group_sums(rows, cells, self.size))
+        self.accumulate_rows(self._histogram, rows, cells)
         self.accumulate(self._present, self.group_counts(w))
 
     def ranking(self) -> Ranking:

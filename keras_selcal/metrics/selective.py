@@ -106,7 +106,7 @@ class ExcessAURC(RankingMetric):
         place = (1.0 - ops.where(ops.equal(loss, loss), loss, 1.0)) * (_LOSS_CELLS - 1)
         cells = ops.clip(ops.cast(ops.round(place), "int32"), 0, _LOSS_CELLS - 1)
         rows = ops.stack([w, w * loss], axis=-1)
-        self.accumulate(self._losses, self.group_sums(rows, cells, _LOSS_CELLS))
+        self.accumulate_rows(self._losses, rows, cells)
 
     def of_ranking(self, ranking: Ranking) -> Tensor:
         losses = rescaled(self.total(self._losses), self.total(self._present))
