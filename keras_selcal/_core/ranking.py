@@ -53,12 +53,23 @@ class Ranking(NamedTuple):
     def aurc(self) -> Any:
         """(1/n) Σ α ℓ, α the harmonic weights' mean over the group's ranks."""
         xp = self.xp
+        if xp is np and self.mass.ndim == 1:
+            counts = self.mass.astype(np.intp)
+            size = counts.sum()
+            # Few copies: the mean of all risks is faster than weights of ranks.
+            if size <= 4 * len(counts) and (counts == self.mass).all():
+                return self._mean_risk(counts, size)
         n, before, upto = self.ends()
         # An empty group gets the α of one rank; its loss is 0.
         upto = xp.where(self.mass > 0, upto, xp.minimum(before + 1.0, n))
         alpha = mean_harmonic(n, before, upto, xp)
         weighted = xp.where(self.mass > 0, alpha * self.loss, 0.0)
         return xp.sum(weighted, axis=-1) / xp.maximum(self.n, TINY)
+
+    def _mean_risk(self, counts: Any, size: int) -> Any:
+        """Returns the mean of the risks at coverages 1/n … 1, for NumPy counts."""
+        each = np.repeat(self.loss / np.maximum(counts, 1), counts)
+        return np.mean(np.cumsum(each[::-1]) / np.arange(1.0, size + 1.0))
 
     def au(self, coverage: float) -> Any:
         """Mean of the selective risks at the scores below the κ-quantile."""
