@@ -380,8 +380,7 @@ def _row(family: str, model: str) -> dict[str, str]:
     training = _training(family, model)
     rate = f"{training.learning_rate:g}"
     if training.schedule == "steps":
-        at = ", ".join(str(m) for m in training.milestones)
-        rate += f", × {training.decay:g} at {at}"
+        rate += f", × {training.decay:g} at {', '.join(map(str, training.milestones))}"
     else:
         rate += ", cosine"
     return {

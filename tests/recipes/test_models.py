@@ -4,46 +4,23 @@ import json
 import os
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+from model_data import SMALL, parity, predict, small
 from real_data import find, load
 
 from keras_selcal import functional
 from recipes import models
 from recipes.models import convert, pretrained
-from recipes.models.preresnet import preresnet
-from recipes.models.resnet import bottleneck_resnet, cifar_resnet
-from recipes.models.swin import swin
-from recipes.models.vit import vit
 
-# Outputs of PyTorch, from write_parity.py, and the same networks here.
-PARITY = Path(__file__).parent / "parity"
-SMALL = {
-    "cifar_resnet": partial(cifar_resnet, depth=8, width=4),
-    "bottleneck_resnet": partial(bottleneck_resnet, blocks=(2, 1), width=2),
-    "preresnet": partial(preresnet, blocks=2, width=4),
-    "preresnet_bottleneck": partial(preresnet, blocks=2, bottleneck=True, width=2),
-    "vit": partial(vit, patch=4, width=8, depth=2, heads=2),
-    "swin": partial(swin, patch=2, width=4, depths=(2, 1), heads=(1, 2), window=4),
-}
 TRANSFORMERS = ("vit", "swin")
 
 # The values of ImageNet, with which the published checkpoints were trained.
 MEAN = np.array([0.485, 0.456, 0.406], "float32")
 STD = np.array([0.229, 0.224, 0.225], "float32")
-
-
-def small(name, num_classes=10):
-    return SMALL[name](num_classes, parity(name)["x"].shape[1:])
-
-
-def parity(name):
-    with np.load(PARITY / f"{name}.npz") as arrays:
-        return dict(arrays)
 
 
 def state_dict(name):
@@ -113,10 +90,6 @@ def weights(tmp_path):
         return tmp_path / name
 
     return write
-
-
-def predict(model, x):
-    return model.predict(x, verbose=0)
 
 
 @pytest.mark.parametrize(
@@ -300,57 +273,6 @@ def test_layers_of_a_transformer_have_different_initial_weights():
     assert {layer.kernel_initializer.stddev for layer in dense} == {0.02}
     drop = [x.rate for x in model.layers if isinstance(x, keras.layers.Dropout)]
     np.testing.assert_allclose(drop, [0.05, 0.05, 0.1, 0.1])
-
-
-@pytest.mark.filterwarnings("ignore:Layer 'stage_0' looks like it has unbuilt state")
-@pytest.mark.filterwarnings("ignore:Layer 'attn'")
-def test_models_of_keras_hub_predict_and_start_from_a_preset(tmp_path):
-    models_of_hub = pytest.importorskip("keras_hub").models
-    for name, backbone, options in (
-        ("keras_hub_vit_small", "ViTBackbone", {"mlp_dim": 8, "patch_size": 8}),
-        ("keras_hub_deit_small", "DeiTBackbone", {"intermediate_dim": 8}),
-    ):
-        sizes = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "patch_size": 8}
-        small = getattr(models_of_hub, backbone)((16, 16, 3), **{**sizes, **options})
-        small.save_to_preset(str(tmp_path / name))
-        x = np.random.default_rng(0).normal(size=(2, 16, 16, 3)).astype("float32")
-        model = models.build(name, 10, (16, 16, 3), preset=str(tmp_path / name))
-        features = keras.Model(model.inputs, model.layers[-1].input)
-        expected = keras.ops.convert_to_numpy(small(x))[:, 0]
-        np.testing.assert_allclose(predict(features, x), expected, atol=1e-5)
-        assert predict(model, x).shape == (2, 10)
-    model = models.build("keras_hub_swin_tiny", 10, (224, 224, 3))
-    assert 27_000_000 < model.count_params() < 28_000_000
-
-
-def test_a_preset_of_keras_cv_gives_its_weights(tmp_path):
-    keras_cv = pytest.importorskip("keras_cv")
-    from keras_cv.src.utils.preset_utils import save_to_preset
-
-    small = keras_cv.models.ResNetBackbone(
-        stackwise_filters=[4, 8],
-        stackwise_blocks=[1, 1],
-        stackwise_strides=[1, 2],
-        include_rescaling=True,
-        input_shape=(32, 32, 3),
-    )
-    save_to_preset(small, str(tmp_path / "preset"))
-    preset = str(tmp_path / "preset")
-    model = models.build("keras_cv_resnet50", 10, (32, 32, 3), preset=preset)
-    x = np.random.default_rng(0).uniform(size=(2, 32, 32, 3)).astype("float32")
-    features = keras.Model(model.inputs, model.layers[-1].input)
-    expected = keras.ops.convert_to_numpy(small(255 * x)).mean(axis=(1, 2))
-    np.testing.assert_allclose(predict(features, x), expected, rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["keras_cv_resnet50", "keras_cv_resnet50_v2"])
-def test_backbones_of_keras_cv_predict_and_are_saved_without_keras_cv(name, tmp_path):
-    pytest.importorskip("keras_cv")
-    model = models.build(name, 10, (64, 64, 3))
-    assert 23_520_000 < model.count_params() < 23_600_000
-    assert predict(model, np.zeros((1, 64, 64, 3))).shape == (1, 10)
-    model.save(tmp_path / "model.keras")
-    assert "keras_cv" not in (tmp_path / "model.keras").read_bytes().decode("latin1")
 
 
 @pytest.mark.parametrize(
