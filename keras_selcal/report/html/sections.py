@@ -22,6 +22,7 @@ from keras_selcal.report.html.numbers import (
     signed,
     value_of,
 )
+from keras_selcal.report.html.sets import prediction_sets
 from keras_selcal.report.html.subject import Subject
 
 # Coverages of the table that replaces the slider.
@@ -250,6 +251,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Subject], str]]] = {
     "reliability": ("Is it right as often as it claims?", reliability),
     "labels": ("Label by label", labels),
     "abstain": ("How much should it answer?", _selection),
+    "sets": ("How many classes must it name?", prediction_sets),
     "metrics": ("All metrics", _metrics),
     "mistakes": ("The most confident mistakes", _mistakes),
 }
