@@ -9,7 +9,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.ops import Tensor, as_float, mask_of, safe_log
+from keras_selcal._core.ops import (
+    Tensor,
+    as_float,
+    mask_of,
+    may_be_infinite,
+    safe_log,
+)
 from keras_selcal._core.outputs import (
     Outputs,
     broadcast_weight,
@@ -154,7 +160,9 @@ class Batch:
             labels = ops.where(counts, labels, first_class(labels, arranged.sparse))
         logits = y_pred if outputs.from_logits else None
         if outputs.from_logits:
-            y_pred = finite_log_p(ops.log_softmax(y_pred, axis=-1), ops)
+            y_pred = ops.log_softmax(y_pred, axis=-1)
+            if may_be_infinite(y_pred):
+                y_pred = finite_log_p(y_pred, ops)
         batch = cls(
             y_pred,
             labels,

@@ -79,7 +79,8 @@ def add_to_cells(sums: Any, index: Tensor, rows: Tensor) -> bool:
             index, cells = index.long(), sums.value.view(2, -1, 2)
             old = cells[:, index]
             cells[1].index_fill_(0, index, 0.0).index_add_(0, index, rows)
-            cells[:, index] = torch.stack(add_exactly(*old, cells[1, index]))
+            new = add_exactly(old[0], old[1], cells[1, index])
+            cells[:, index] = torch.stack(new)
         return True
     if backend == "tensorflow":
         import tensorflow as tf
@@ -108,7 +109,6 @@ def add_to_cells(sums: Any, index: Tensor, rows: Tensor) -> bool:
 def _jax_cells() -> Any:
     import jax
 
-    @jax.jit
     def added(value: Tensor, index: Tensor, rows: Tensor) -> Tensor:
         cells = value.reshape(2, -1, 2)
         old = cells[:, index]
@@ -117,7 +117,7 @@ def _jax_cells() -> Any:
         cells = cells.at[0, index].set(new[0]).at[1, index].set(new[1])
         return cells.reshape(value.shape)
 
-    return added
+    return jax.jit(added)
 
 
 def cumsum(x: Tensor) -> Tensor:
@@ -214,6 +214,20 @@ def gradient(function: Callable[[Tensor], Any], x: Tensor) -> tuple[Tensor, Any]
                 return torch.zeros_like(x), others
             return torch.autograd.grad(total, x)[0], others
     raise NotImplementedError(f"The {backend} backend of Keras has no gradients.")
+
+
+def may_be_infinite(x: Tensor) -> bool:
+    """Returns whether a tensor may hold −∞: False if it is known that it does not.
+
+    That is known only for eager PyTorch on a CPU, where looking at values makes no
+    device wait, and where each operation on a whole tensor costs.
+    """
+    if keras.backend.backend() != "torch" or x.device.type != "cpu" or x.numel() == 0:
+        return True
+    import torch
+
+    # NaN compares as if it were infinite.
+    return torch.compiler.is_compiling() or not bool(x.detach().amin() > -math.inf)
 
 
 def safe_log(x: Tensor) -> Tensor:
