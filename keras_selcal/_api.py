@@ -43,12 +43,17 @@ from keras_selcal.losses import (
 from keras_selcal.metrics import (
     AUGRC,
     AURC,
+    OODAUPR,
+    OODAUROC,
+    SCODAUGRC,
+    SCODAURC,
     BrierScore,
     ClasswiseCalibrationError,
     CoverageAtRisk,
     ExcessAURC,
     ExpectedCalibrationError,
     FailureAUROC,
+    FPRAtTPR,
     RiskAtCoverage,
 )
 from keras_selcal.report import CalibrationReport
@@ -57,6 +62,10 @@ from keras_selcal.selective import SelectiveClassifier, select_threshold
 __all__ = [
     "AUGRC",
     "AURC",
+    "OODAUPR",
+    "OODAUROC",
+    "SCODAUGRC",
+    "SCODAURC",
     "AULoss",
     "AURCLoss",
     "BrierScore",
@@ -70,6 +79,7 @@ __all__ = [
     "DualFocalLoss",
     "ExcessAURC",
     "ExpectedCalibrationError",
+    "FPRAtTPR",
     "FailureAUROC",
     "FocalLoss",
     "HistogramBinning",

@@ -106,6 +106,16 @@ _ROWS = (
         "nats",
     ),
     MetricRow(
+        "refinement",
+        functional.refinement,
+        None,
+        "Refinement",
+        "refinement",
+        "Negative log-likelihood after the best temperature: what recalibration cannot "
+        "remove.",
+        "nats",
+    ),
+    MetricRow(
         "brier",
         functional.brier,
         metrics.BrierScore,

@@ -6,6 +6,7 @@ from keras_selcal import CalibrationReport, csf
 from keras_selcal._core import bootstrap as bootstraps
 from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.samples import Samples
+from keras_selcal.functional.refinement import refined_losses
 
 COVERAGES, RISKS = (0.3, 0.8, 1.0), (0.0, 0.2)
 
@@ -38,4 +39,11 @@ def report_of(y, p, bootstrap=20, **options):
 
 def resampled(y, p, csf_name="msp", num_bins=15, from_logits=False, sample_weight=None):
     samples = Samples.of(y, p, Outputs(from_logits), sample_weight)
-    return bootstraps.Resampled(samples, csf.get(csf_name), num_bins, COVERAGES, RISKS)
+    return bootstraps.Resampled(
+        samples,
+        csf.get(csf_name),
+        num_bins,
+        COVERAGES,
+        RISKS,
+        refined_losses(samples),
+    )

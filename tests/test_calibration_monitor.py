@@ -43,6 +43,7 @@ def test_values_are_exact_metrics_of_the_current_weights():
     validation = data()[1]
     model = network(metrics=[ExpectedCalibrationError(from_logits=True)])
     names = ("accuracy", "nll", "brier", "ece", "adaptive_ece", "cwece", "smooth_ece")
+    names += ("refinement",)
     names += ("aurc", "excess_aurc", "augrc", "failure_auroc")
     names += ("risk_at_coverage_0.8", "coverage_at_risk_0.5")
     monitor = CalibrationMonitor(

@@ -66,6 +66,8 @@ class Resampled:
         num_bins: M.
         coverages: where the selective risk is taken.
         risks: where the coverage is taken.
+        refined: cross-entropy of the samples at their best temperature, (n,), which
+            resamples keep.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Resampled:
         num_bins: int,
         coverages: Sequence[float],
         risks: Sequence[float],
+        refined: Array,
     ) -> None:
         self.samples = samples
         self.num_bins = num_bins
@@ -87,6 +90,7 @@ class Resampled:
                 correct,
                 sample_losses(samples, "crossentropy"),
                 sample_losses(samples, "brier"),
+                refined,
             ]
         )
         # 0·∞ is NaN: an infinite loss is counted only where it is drawn.
@@ -130,7 +134,8 @@ class Resampled:
     def _proper_scores(self, count: Array, total: Array) -> dict[str, Array]:
         means = _dots(count, self._means) / total[:, None]
         means[_dots(count, self._infinite) > 0] = np.inf
-        return dict(zip(("accuracy", "nll", "brier"), means.T, strict=True))
+        names = "accuracy", "nll", "brier", "refinement"
+        return dict(zip(names, means.T, strict=True))
 
     def _calibration(self, count: Array, total: Array) -> dict[str, Array]:
         gap = count * self._gap

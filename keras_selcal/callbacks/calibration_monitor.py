@@ -64,7 +64,9 @@ class CalibrationMonitor(keras.callbacks.Callback):
 
     A small ECE alone is not a goal: a model that always predicts the frequencies of
     the classes has an ECE of 0. `val_nll` falls only if predictions and probabilities
-    are both good, so that it is the safer one to stop at.
+    are both good, so that it is the safer one to stop at. `val_refinement`, the NLL
+    after the best temperature, is the one to stop at if the model is calibrated after
+    training (refine, then calibrate).
 
     The metrics are the exact ones of `keras_selcal.functional` on all predictions,
     which are held in memory: n·k numbers, and n labels for a data set.

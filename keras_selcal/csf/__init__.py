@@ -58,7 +58,7 @@ from typing import Any
 
 from keras_selcal._core.saving import deserialize_if_config
 from keras_selcal._core.validation import refuse
-from keras_selcal.csf.choice import Choice, choose, compare
+from keras_selcal.csf.choice import Choice, choose, compare, name_of
 from keras_selcal.csf.logits import MaxLogitPNorm, energy, max_logit, max_logit_pnorm
 from keras_selcal.csf.probabilities import doctor, gen, margin, msp, neg_entropy
 from keras_selcal.csf.score import ConfidenceScore
@@ -77,6 +77,7 @@ __all__ = [
     "max_logit",
     "max_logit_pnorm",
     "msp",
+    "name_of",
     "neg_entropy",
 ]
 

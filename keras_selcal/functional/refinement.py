@@ -84,10 +84,16 @@ def _scaled(log_p: Array, temperature: float) -> Array:
     return np.asarray(z - np.log(np.exp(z).sum(axis=-1, keepdims=True)))
 
 
-def _least_nll(samples: Samples) -> float:
+def refined_losses(samples: Samples) -> Array:
+    """Returns the cross-entropy of each sample at the best temperature, (n,)."""
     log_p = _log_p(samples)
     found = nll_temperature(labelled(samples, log_p))
-    return min(samples.mean(-samples.of_label(_scaled(log_p, t))) for t in (found, 1.0))
+    losses = [-samples.of_label(_scaled(log_p, t)) for t in (found, 1.0)]
+    return min(losses, key=samples.mean)
+
+
+def _least_nll(samples: Samples) -> float:
+    return samples.mean(refined_losses(samples))
 
 
 def _least_brier(samples: Samples) -> float:

@@ -12,6 +12,7 @@ from keras_selcal._core.bootstrap import Resampled, resample_counts
 from keras_selcal._core.reliability import ReliabilityBins, reliability_bins
 from keras_selcal._core.samples import Array, Samples
 from keras_selcal._core.validation import check_count, check_number
+from keras_selcal.functional.refinement import refined_losses
 from keras_selcal.metric_table import METRICS, MetricRow
 from keras_selcal.report.statistics import percentile_ends
 
@@ -159,7 +160,12 @@ class Evaluation(Mapping[str, Interval]):
         if bootstrap == 0 or math.isnan(self.estimates["accuracy"]):
             return replicates
         resampled = Resampled(
-            self.samples, self.csf, self.num_bins, self.coverages, self.risks
+            self.samples,
+            self.csf,
+            self.num_bins,
+            self.coverages,
+            self.risks,
+            refined_losses(self.samples),
         )
         start = 0
         for drawn in resample_counts(

@@ -21,6 +21,7 @@ class CalibrationReport(Evaluation):
     |-------------------------|----------------------------------------------------|
     | `accuracy`              | share of correct predictions                       |
     | `nll`, `brier`          | `nll`, `brier`                                     |
+    | `refinement`            | `refinement` of the NLL; resamples keep its T      |
     | `ece`, `adaptive_ece`   | `ece` with uniform and with adaptive bins          |
     | `positive_ece`          | `ece` with kind="positive", for two classes        |
     | `cwece`                 | `cwece` with uniform bins                          |
