@@ -109,7 +109,7 @@ def report(options: Namespace) -> None:
 
 def tables(options: Namespace) -> None:
     """Writes the paper's tables."""
-    from recipes.paper.tables import write_tables
+    from recipes.paper.table_files import write_tables
 
     runs = _finished(options)
     files, notes = write_tables(runs, options.output, options.fit_on)

@@ -15,7 +15,7 @@ Start with `TemperatureScaling`: it needs some hundred held-out samples and cann
 lower accuracy. The others need more data the more parameters they have.
 """
 
-from keras_selcal.calibrators._data import Labelled
+from keras_selcal._core.labelled import Labelled
 from keras_selcal.calibrators.base import Calibrator
 from keras_selcal.calibrators.dirichlet import DirichletCalibration
 from keras_selcal.calibrators.finetune import finetune

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops
 
+from keras_selcal._core.labelled import Labelled, require
 from keras_selcal._core.ops import Tensor, matmul
 from keras_selcal._core.validation import check_count, check_number, refuse
-from keras_selcal.calibrators._data import Labelled, require
 from keras_selcal.calibrators._parameters import Parameters
 from keras_selcal.calibrators.base import Calibrator
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from keras import ops
 
+from keras_selcal._core.labelled import Labelled
 from keras_selcal._core.ops import Tensor
 from keras_selcal.calibrators._affine import log_softmax
-from keras_selcal.calibrators._data import Labelled
 from keras_selcal.calibrators.base import Calibrator
 
 # Above every probability: fills up the edges of classes that have fewer.

@@ -15,11 +15,11 @@ import numpy as np
 from keras import ops
 
 from keras_selcal._core.data import LabelledOutputs, predict_with_labels
+from keras_selcal._core.labelled import Labelled, gather
 from keras_selcal._core.models import append_layer, gives_logits
 from keras_selcal._core.ops import TINY, Tensor, as_float
 from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.validation import SUM_TOLERANCE, refuse
-from keras_selcal.calibrators._data import Labelled, gather
 from keras_selcal.calibrators._parameters import (
     Fitted,
     Parameters,

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_selcal._core.labelled import Labelled
 from keras_selcal._core.ops import Tensor
 from keras_selcal._core.saving import serializable
 from keras_selcal._core.validation import check_choice, check_number, refuse
 from keras_selcal.calibrators._affine import AffineCalibrator, Penalty, log_softmax
-from keras_selcal.calibrators._data import Labelled
 from keras_selcal.calibrators._parameters import Parameters
 
 # n·k² above which `fit` takes minutes, and says so.

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 from keras import ops
 
+from keras_selcal._core.labelled import Labelled, require
 from keras_selcal._core.ops import TINY, Tensor
 from keras_selcal._core.saving import serializable
-from keras_selcal.calibrators._data import Labelled, require
 from keras_selcal.calibrators._one_vs_rest import (
     OneVsRest,
     class_probabilities,

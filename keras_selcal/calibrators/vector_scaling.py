@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from keras_selcal._core.labelled import Labelled
 from keras_selcal._core.saving import serializable
+from keras_selcal._core.temperature import nll_temperature
 from keras_selcal.calibrators._affine import Affine, AffineCalibrator, Penalty
-from keras_selcal.calibrators._data import Labelled
 from keras_selcal.calibrators._parameters import Parameters
-from keras_selcal.calibrators.temperature_scaling import nll_temperature
 
 # From fits that hardly leave temperature scaling to almost free ones.
 _STRENGTHS = (100.0, 10.0, 1.0, 0.1, 0.01, 0.001, 0.0001)

@@ -77,10 +77,10 @@ class LossSchedule(keras.callbacks.Callback):
                 for name in self.schedules
             }
         loss.variables.update({name: value.variable for name, value in values.items()})
-        _track(model, values)
+        track(model, values)
         # An interrupted fit calls no hook: the values are removed when the callback is
         # used again, or no longer exists.
-        self._detach = weakref.finalize(self, _release, model, loss, list(values))
+        self._detach = weakref.finalize(self, release, model, loss, list(values))
         self._detach.atexit = False
         self._training = False
 
@@ -133,7 +133,7 @@ class _Value(keras.metrics.Metric):
         return keras.ops.convert_to_tensor(self.variable)
 
 
-def _track(model: keras.Model, values: dict[str, _Value]) -> None:
+def track(model: keras.Model, values: dict[str, _Value]) -> None:
     """Makes values part of a model's state."""
     # A subclassed model is locked once it is built, against layers that come too late
     # to be trained. Keras itself unlocks it to add state.
@@ -145,7 +145,7 @@ def _track(model: keras.Model, values: dict[str, _Value]) -> None:
     model.train_function = model.test_function = None
 
 
-def _release(model: keras.Model, loss: ReweightedLoss, names: list[str]) -> None:
+def release(model: keras.Model, loss: ReweightedLoss, names: list[str]) -> None:
     """Removes values from the state of a model and from its loss."""
     for name in names:
         model._tracker.untrack(getattr(model, f"scheduled_{name}"))

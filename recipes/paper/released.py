@@ -24,7 +24,7 @@ from keras import ops
 from keras_selcal import AURCLoss, KDECrossentropy
 from keras_selcal._core.ops import Tensor, top_two
 from keras_selcal._core.validation import check_choice
-from keras_selcal.callbacks.loss_schedule import _release, _track
+from keras_selcal.callbacks.loss_schedule import release, track
 from keras_selcal.losses import Batch, ReweightedLoss
 from keras_selcal.losses.base import crossentropy
 
@@ -131,13 +131,13 @@ class ReleasedScores(keras.callbacks.Callback):
         super().set_model(model)
         self._counts = _Counts()
         model.loss.variables[_HISTORY] = self._counts.counts
-        _track(model, {_HISTORY: self._counts})
+        track(model, {_HISTORY: self._counts})
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._counts.counts.assign(ops.zeros((_BINS,)))
 
     def on_train_end(self, logs: Any = None) -> None:
-        _release(self.model, self.model.loss, [_HISTORY])
+        release(self.model, self.model.loss, [_HISTORY])
 
 
 class _Counts(keras.metrics.Metric):
