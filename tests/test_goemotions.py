@@ -66,6 +66,7 @@ def test_goemotions_end_to_end(emotions, tmp_path):
     labels = report.per_label()
     np.testing.assert_allclose([labels[c]["frequency"] for c in range(K)], y.mean(0))
     assert report["accuracy"].value == pytest.approx(((z > 0) == (y > 0)).mean())
+    assert "All labels are pooled" in str(report)
     page = report.to_html(tmp_path / "a.html")
     assert "27" in page.read_text("utf-8")
 

@@ -242,6 +242,11 @@ class CalibrationReport(Evaluation):
                 "* The value lies outside its interval: resampling adds noise, which "
                 "can only raise this metric."
             )
+        if self.multi_label:
+            notes.append(
+                "All labels are pooled, except in cwece: errors of opposite sign "
+                "cancel."
+            )
         classes = "labels" if self.multi_label else "classes"
         return "\n".join(
             [
