@@ -2,8 +2,10 @@
 
 import doctest
 import importlib
+import json
 import pkgutil
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ MODULES = [
 ]
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.py"))
 GUIDES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -45,6 +48,28 @@ def test_guide_examples(guide, tmp_path, monkeypatch):
     blocks = re.findall(r"```python\n(.*?)```", guide.read_text("utf-8"), re.DOTALL)
     for block in blocks:
         exec(compile(block, str(guide), "exec"), session)
+
+
+@pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
+def test_tutorials(tutorial, tmp_path, monkeypatch):
+    """Each runs at reduced size; the one on intents, with data of the same form."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KERAS_SELCAL_QUICK", "1")
+    data = {
+        part: [
+            [f"{word}{i} please {part} {j}", f"intent{i}"]
+            for i in range(10)
+            for word in ("word", "thing")
+            for j in range(15)
+        ]
+        for part in ("train", "val", "test")
+    }
+    data["test"].reverse()  # Otherwise these are the features of "val".
+    data["oos_test"] = [["something else", "oos"]] * 20
+    path = tmp_path / "clinc.json"
+    path.write_text(json.dumps(data))
+    monkeypatch.setenv("CLINC150", str(path))
+    runpy.run_path(str(tutorial))
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
