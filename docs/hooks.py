@@ -135,7 +135,10 @@ def _api_page(name: str) -> str:
         thing = getattr(module, key)
         if not hasattr(thing, "__module__"):
             continue  # A constant.
-        lines += [f"::: {thing.__module__}.{key}", ""]
+        home = sys.modules[thing.__module__]
+        # An instance has the module of its class.
+        path = home.__name__ if getattr(home, key, None) is thing else module.__name__
+        lines += [f"::: {path}.{key}", ""]
     return "\n".join(lines)
 
 
