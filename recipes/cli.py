@@ -249,6 +249,27 @@ def _parser() -> argparse.ArgumentParser:
     add_fit_on(reproduce)
     add_engine(reproduce)
 
+    claims = add(
+        "claims",
+        commands.claims,
+        "Check the paper's claims, as in recipes/CLAIMS.md.",
+    )
+    claims.add_argument("name", nargs="*", help="name of a claim (default: all)")
+    claims.add_argument(
+        "--run",
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="a run on which the claims on networks are checked, too",
+    )
+    claims.add_argument("--page", action="store_true", help="update recipes/CLAIMS.md")
+    claims.add_argument(
+        "--out",
+        default="runs/claims",
+        metavar="FOLDER",
+        help="folder for pictures and a network (default: runs/claims)",
+    )
+
     add(
         "list",
         commands.list_names,

@@ -256,6 +256,14 @@ def _split(text: str | None) -> tuple[str, ...]:
     return tuple(part for part in (text or "").split(",") if part)
 
 
+def claims(options: Namespace) -> None:
+    """Checks the paper's claims."""
+    from recipes.claims import check_claims
+
+    runs = runs_in(options.run)
+    check_claims(options.name, options.out, runs=runs, page=options.page)
+
+
 def study(options: Namespace) -> None:
     """Trains and evaluates the study."""
     from recipes.study import run_study

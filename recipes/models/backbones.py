@@ -78,11 +78,12 @@ def keras_hub_vit(
       attention](https://arxiv.org/abs/2012.12877)
     - Liu et al., [Swin Transformer](https://arxiv.org/abs/2103.14030)
     """
-    name, sizes = {
+    kinds: dict[str, tuple[str, dict[str, Any]]] = {
         "vit": ("ViTBackbone", {**_SMALL_VIT, "mlp_dim": 1536}),
         "deit": ("DeiTBackbone", {**_SMALL_VIT, "intermediate_dim": 1536}),
         "swin": ("SwinTransformerBackbone", {**_TINY_SWIN, "window_size": 7}),
-    }[kind]
+    }
+    name, sizes = kinds[kind]
     options = {"image_shape": input_shape}
     features = _backbone("keras_hub", name, preset, sizes, options)
     tokens = features.output

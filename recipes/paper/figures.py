@@ -73,6 +73,7 @@ def pictures(
     yield loss_figures.dual_focal()
     training = training_figures.observe_training(epochs)
     yield training_figures.gradients_over_epochs(training)
+    yield from training_figures.gradients_of_runs(runs)
     yield search_figures.published_gamma()
     yield from search_figures.of_searches(searches, "gammaselection", notes)
     yield training_figures.smoothing(training)

@@ -33,7 +33,7 @@ _HISTORY = "released_scores"
 _serializable = keras.saving.register_keras_serializable("keras_selcal_recipes")
 
 
-@_serializable
+@_serializable  # type: ignore[untyped-decorator]
 def twice_msp(probabilities: Tensor) -> Tensor:
     """Returns the largest entry of softmax(p), where p is a softmax already."""
     return ops.amax(ops.softmax(probabilities, axis=-1), axis=-1)

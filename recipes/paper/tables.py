@@ -306,9 +306,8 @@ def table_csv(found: Sequence[Measured]) -> str:
             for loss, numbers in row.cells.items():
                 for number in numbers:
                     if number.ours or number.paper:
-                        it = (*place, number.metric, loss)
-                        it = dict(zip(_PLACE, it, strict=True))
-                        writer.writerow({**it, **_fields(number)})
+                        it = zip(_PLACE, (*place, number.metric, loss), strict=True)
+                        writer.writerow({**dict(it), **_fields(number)})
     return text.getvalue()
 
 

@@ -1,5 +1,6 @@
 """Figures of a training: a small network on digits, observed as it trains."""
 
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import keras
@@ -18,6 +19,8 @@ from recipes import data, losses, models, settings
 from recipes.data.digits import LABEL_NOISE
 from recipes.optimizers import L2SGD
 from recipes.paper.picture import Picture, axes
+from recipes.paper.run_figures import slug
+from recipes.runs import Run
 from recipes.training import learning_rate
 
 # Shares of the training after which the gradients are shown. The first is early, while
@@ -94,22 +97,23 @@ def _trained(training: ObservedTraining) -> str:
     )
 
 
+def gradients_of_runs(runs: Iterable[Run]) -> Iterator[Picture]:
+    """fig:gradients_over_epochs of runs that were trained with `--snapshots`."""
+    for run in runs:
+        if found := run.snapshots():
+            labels = next(iter(found.values())).labels
+            logits = {epoch: one.logits for epoch, one in found.items()}
+            yield Picture(
+                f"gradients_over_epochs-{slug(run.name)}",
+                f"Evolution of the gradient, {run.name}",
+                "fig:gradients_over_epochs, of our run: ∂ℓ/∂p of the true class on "
+                f"{len(labels)} training images of one network as it trains.",
+                _gradients(labels, logits),
+            )
+
+
 def gradients_over_epochs(training: ObservedTraining) -> Picture:
     """fig:gradients_over_epochs: gradients of several losses on a model's samples."""
-    drawn = {
-        "XE": FocalLoss(0),
-        "FL, γ = 3": FocalLoss(3),
-        "Inv. FL, γ = 2": InverseFocalLoss(2),
-        "Dual, γ = 5": DualFocalLoss(5, variant="released"),
-        "AU": AULoss(),
-    }
-    (panels,) = axes(1, len(training.logits), 4.6, 4.6)
-    logits = {f"epoch {epoch}": found for epoch, found in training.logits.items()}
-    plots.sample_gradients(drawn, training.labels, logits, from_logits=True, ax=panels)
-    for ax in panels[:-1]:
-        ax.get_legend().remove()
-    for ax in panels[1:]:
-        ax.set_ylabel("")
     return Picture(
         "gradients_over_epochs",
         "Evolution of the gradient during training",
@@ -119,8 +123,26 @@ def gradients_over_epochs(training: ObservedTraining) -> Picture:
         f"200. This is the small network, trained with {_trained(training)}; it is "
         "shown at earlier epochs because it soon memorises all samples. Dual is the "
         'variant "released"; AU (κ = 0.75, ν = 0.1) ranks all samples together.',
-        panels[0].figure,
+        _gradients(training.labels, training.logits),
     )
+
+
+def _gradients(labels: np.ndarray, logits: dict[int, np.ndarray]) -> Any:
+    drawn = {
+        "XE": FocalLoss(0),
+        "FL, γ = 3": FocalLoss(3),
+        "Inv. FL, γ = 2": InverseFocalLoss(2),
+        "Dual, γ = 5": DualFocalLoss(5, variant="released"),
+        "AU": AULoss(),
+    }
+    (panels,) = axes(1, len(logits), 4.6, 4.6)
+    named = {f"epoch {epoch}": found for epoch, found in logits.items()}
+    plots.sample_gradients(drawn, labels, named, from_logits=True, ax=panels)
+    for ax in panels[:-1]:
+        ax.get_legend().remove()
+    for ax in panels[1:]:
+        ax.set_ylabel("")
+    return panels[0].figure
 
 
 def smoothing(training: ObservedTraining) -> Picture:

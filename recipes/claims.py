@@ -1,0 +1,110 @@
+"""The page of the paper's claims: `python -m recipes claims`."""
+
+import os
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from recipes.paper import claim_checks as checks
+from recipes.paper.claim_checks import Finding
+from recipes.progress import Progress, console
+from recipes.runs import Run, RunError
+
+PAGE = Path(__file__).with_name("CLAIMS.md")
+
+CHECKS: dict[str, Callable[[Sequence[Run]], Finding]] = {
+    check.__name__: check
+    for check in (
+        *(checks.focal_gradient, checks.beta, checks.ece_bound),
+        *(checks.selective_fallback, checks.over_and_underconfidence),
+        *(checks.figure_and_table, checks.au_ordering, checks.meta_cal),
+        *(checks.released, checks.released_training, checks.matrix),
+    )
+}
+# Networks that are trained for a claim on digits: losses, and changes of settings.
+_TRAINED: dict[str, tuple[tuple[str, ...], ...]] = {
+    "meta_cal": (("xe",),),
+    "released_training": (
+        ("xe",),
+        ("au",),
+        ("au", "loss.weight_gradient=1", "loss.smoothing=0.1"),
+        ("au_released",),
+    ),
+}
+
+_HEAD = """\
+# The paper's claims
+
+Each section is written by `python -m recipes claims NAME`, and the page by
+`python -m recipes claims --page`. There are four verdicts: holds, holds under a
+condition, does not hold, and could not be tested here. `ece_bound` also draws ECE
+against the number of bins. `meta_cal` trains a network on digits with wrong labels, and
+takes other networks by `--run FOLDER`: here a small one, trained by
+`python -m recipes train --dataset cifar10 --model cnn4_narrow --loss xe --subset 3000
+--epochs 12 --set warmup_epochs=11 --set augmentation=none --out cifar10`.
+"""
+
+
+def check_claims(
+    names: Sequence[str],
+    out: str | os.PathLike[str],
+    *,
+    runs: Sequence[Run] = (),
+    page: bool = False,
+) -> None:
+    """Checks claims, and prints the verdicts.
+
+    Args:
+        names: names in `CHECKS`; empty for all.
+        out: folder for pictures, and for the network that `meta_cal` trains.
+        runs: finished runs, for the claims on trained networks.
+        page: whether to update the sections of CLAIMS.md.
+    """
+    output, folder = console(), Path(out)
+    if unknown := [name for name in names if name not in CHECKS]:
+        listed = ", ".join(CHECKS)
+        raise RunError(f"there is no claim {unknown[0]!r}. The claims are {listed}.")
+    sections = {}
+    for name in names or CHECKS:
+        trained = [_digits(folder, *one) for one in _TRAINED.get(name, ())]
+        found = CHECKS[name]([*trained, *(runs if name == "meta_cal" else ())])
+        sections[name] = section(name, found)
+        output.print(sections[name], soft_wrap=True)
+        if found.figure is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            found.figure.savefig(folder / f"{name}.png", dpi=120)
+            output.print(f"{folder / name}.png")
+    if page:
+        there = page_sections() if PAGE.exists() else {}
+        texts = ({**there, **sections}.get(name) for name in CHECKS)
+        PAGE.write_text("\n".join([_HEAD, *filter(None, texts)]), encoding="utf-8")
+
+
+def section(name: str, found: Finding) -> str:
+    """Returns the section of the page on a claim."""
+    claim = " ".join((CHECKS[name].__doc__ or "").split())
+    parts = [f"## {name}", f"{claim} **Verdict: {found.verdict}.**", found.text]
+    if found.table is not None:
+        parts.append(found.table.markdown())
+    return "\n\n".join(parts) + "\n"
+
+
+def page_sections() -> dict[str, str]:
+    """Returns the sections of CLAIMS.md by name."""
+    text = PAGE.read_text(encoding="utf-8")
+    parts = re.split(r"^(?=## )", text, flags=re.M)[1:]
+    return {part[3:].split("\n")[0]: part.rstrip("\n") + "\n" for part in parts}
+
+
+def _digits(folder: Path, loss: str, *changes: str) -> Run:
+    """Returns a network that is trained on digits with wrong labels."""
+    from recipes import training
+    from recipes.tasks import Request, run_name, task_of
+
+    task = task_of(Request("digits", "cnn", loss, set=changes))
+    run = Run(folder / run_name(task))
+    with Progress(console(quiet=True)) as progress, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the drag of AU as the paper writes it
+        training.train(run, task, progress)
+    return run

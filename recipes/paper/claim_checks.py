@@ -1,0 +1,389 @@
+"""The checks of the paper's claims, for `python -m recipes claims`.
+
+A check is a function whose docstring is the claim. It returns a verdict and the figures
+that it rests on.
+"""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from keras import ops
+
+from keras_selcal import AULoss, AURCLoss, KDECrossentropy, functional
+from keras_selcal._core.ops import gradient
+from recipes import losses
+from recipes.evaluation import METRICS, evaluate
+from recipes.paper import posthoc, published
+from recipes.paper.released import ReleasedAULoss
+from recipes.runs import Run
+from recipes.study_tables import read_results
+from recipes.tables import Table
+
+HOLDS, CONDITION = "holds", "holds under a condition"
+FAILS, UNTESTED = "does not hold", "could not be tested here"
+
+
+class Finding(NamedTuple):
+    """The result of a check.
+
+    Attributes:
+        verdict: one of the four.
+        text: why, in sentences.
+        table: the figures, if they are many.
+        figure: a matplotlib figure, or None.
+    """
+
+    verdict: str
+    text: str
+    table: Table | None = None
+    figure: Any = None
+
+
+# --- Formulas -----------------------------------------------------------------------
+
+
+def focal_gradient(runs: Sequence[Run]) -> Finding:
+    """App. gradient: the gradients of focal and inverse focal loss are as printed."""
+    p, gamma, step = np.linspace(0.01, 0.99, 99), 2.0, 1e-6
+
+    def slope(sign: float) -> Any:
+        def loss(p: Any) -> Any:
+            return -((1 + sign * p) ** gamma) * np.log(p)
+
+        return (loss(p + step) - loss(p - step)) / (2 * step)
+
+    def printed(sign: float) -> Any:
+        weight = 1 + sign * p
+        return gamma * weight ** (gamma - 1) * np.log(p) - weight**gamma / p
+
+    focal = np.abs(printed(-1) / slope(-1) - 1).max()
+    inverse = slope(1)[49], printed(1)[49]
+    turn = np.min((1 + p) / (-p * np.log(p)))
+    return Finding(
+        FAILS,
+        f"For focal loss the last line is right (relative difference {focal:.0e} from "
+        "differences of the loss, γ = 2), though the line above it has a wrong sign. "
+        "For "
+        "inverse focal loss the printed gradient has the wrong sign on its log term: "
+        "at "
+        f"p = 0.5 and γ = 2 it is {inverse[1]:.3f} instead of {inverse[0]:.3f}. As "
+        "printed it is negative for every γ; the true one is positive for some p if "
+        f"γ > {turn:.3f} (the text says 3.5, the appendix 4).",
+    )
+
+
+def beta(runs: Sequence[Run]) -> Finding:
+    """Prop. beta: β has the closed form −C ln(1 − G(min(s, τ))), C = 1/G(τ)."""
+    rows = []
+    for n in (100, 1000, 4000):
+        s = np.sort(np.random.default_rng(0).beta(5, 2, n))
+        low = int(0.75 * n)
+        # The definition: samples below τ set the thresholds.
+        at_least = (n - np.arange(low)) / n
+        cumulative = np.cumsum(1 / at_least) / low
+        defined = cumulative[np.minimum(np.arange(n), low - 1)]
+        share = np.minimum(np.arange(1, n + 1), low) / n
+        closed = -np.log1p(-share) / (low / n)
+        rows.append([str(n), f"{np.abs(defined / closed - 1).max():.4f}"])
+    y = (s < np.random.default_rng(1).random(n)).astype(int)
+    y_pred = np.stack([s, 1 - s], -1)[s >= 0.5]
+    wrong = y[s >= 0.5]
+    number = functional.au(wrong, y_pred, coverage=0.75)
+    m = len(wrong)
+    risks = wrong[::-1].cumsum()[::-1] / np.arange(m, 0, -1)
+    return Finding(
+        CONDITION,
+        "The closed form is that of a continuous distribution: for n samples, it "
+        "differs "
+        "from the definition by a term of order 1/n. `functional.au` computes the "
+        f"definition: {number:.4f} on {m} samples, and the mean of the selective risks "
+        f"below τ is {risks[: int(0.75 * (m - 1)) + 1].mean():.4f}. The factor C, "
+        "which "
+        "Eq. gradientAU leaves out of ∇β, only scales the loss.",
+        Table(["n", "largest relative difference"], rows),
+    )
+
+
+def ece_bound(runs: Sequence[Run]) -> Finding:
+    """Prop. ece-lb: ECE(f) ≥ sup over binnings of the binned estimator of ECE."""
+    from recipes.paper.picture import axes
+
+    n = 10_000
+    bins = [1, 2, 5, 10, 15, 30, 100, 300, 1000, 3000, n]
+    rng = np.random.default_rng(0)
+    p = rng.uniform(0.5, 1, n)
+    labels = (rng.random(n) > p).astype(int)
+    calibrated = np.stack([p, 1 - p], -1)
+    sharp = np.stack([p**3, (1 - p) ** 3], -1)
+    sharp /= sharp.sum(-1, keepdims=True)
+    true = np.abs(sharp.max(-1) - p).mean()  # the accuracy at confidence q(p) is p
+    names = {"calibrated": (calibrated, 0.0), "overconfident": (sharp, true)}
+    found = {
+        name: [100 * functional.ece(labels, q, num_bins=m) for m in bins]
+        for name, (q, _) in names.items()
+    }
+    ((ax,),) = axes(1, 1, 6.0, 4.0)
+    for (name, values), colour in zip(
+        found.items(), ("#0072B2", "#D55E00"), strict=True
+    ):
+        ax.plot(bins, values, "o-", color=colour, label=f"{name}, binned estimate")
+        ax.axhline(
+            100 * names[name][1], color=colour, ls="--", label=f"{name}, true ECE"
+        )
+    ax.set_xscale("log")
+    ax.set_xlabel("number of bins")
+    ax.set_ylabel("ECE × 10²")
+    ax.legend(fontsize="small")
+    rows = [
+        [str(m), *(f"{found[name][i]:.2f}" for name in names)]
+        for i, m in enumerate(bins)
+    ]
+    rows.append(["true ECE", *(f"{100 * value:.2f}" for _, value in names.values())])
+    return Finding(
+        CONDITION,
+        "It holds for the binned ECE of the population, as Kumar et al. prove it. It "
+        "does "
+        f"not hold for the estimator of a sample that the paper defines: on {n} "
+        "samples "
+        "of a perfectly calibrated model, every binning gives more than the true ECE "
+        "of "
+        "0, and a bin for each sample gives the mean of |confidence − correct|.",
+        Table(["bins", *names], rows),
+        ax.figure,
+    )
+
+
+def selective_fallback(runs: Sequence[Run]) -> Finding:
+    """Prop. constructece: the selective fallback f' has no larger ECE than f."""
+    rng = np.random.default_rng(0)
+    n, k = 2000, 10
+    rows = []
+    for title, shift in (("labels of all classes", None), ("errors of class 0", 0)):
+        wrong = np.arange(n) < n // 4
+        labels = rng.integers(0, k, n)
+        if shift is not None:
+            labels[wrong] = shift
+        predicted = np.where(
+            wrong, (labels + 1 + rng.integers(0, k - 1, n)) % k, labels
+        )
+        top = np.where(wrong, 0.3, 0.95)
+        p = np.repeat((1 - top)[:, None] / (k - 1), k, 1)
+        p[np.arange(n), predicted] = top
+        fallback = functional.selective_fallback(labels, p, 0.5)
+        accepted = np.where(wrong, 1 / k, 1.0)  # a tie is right in 1/k of the cases
+        guessed = abs(accepted[wrong].mean() - 1 / k)
+        found = [100 * functional.ece(labels, q) for q in (p, fallback)]
+        rows.append([title, *(f"{value:.1f}" for value in (*found, 100 * guessed))])
+    return Finding(
+        CONDITION,
+        "The score must separate correct from wrong predictions, f' takes the labels, "
+        "and the uniform prediction must count as right in 1/k of the cases. With an "
+        "argmax that takes the first of equal classes, errors that all belong to that "
+        "class become correct at confidence 1/k, and ECE rises.",
+        Table(["", "ECE of f", "ECE of f', argmax", "ECE of f', guesses"], rows),
+    )
+
+
+# --- The paper's own figures --------------------------------------------------------
+
+
+def over_and_underconfidence(runs: Sequence[Run]) -> Finding:
+    """Section 5: focal loss is overconfident; inverse focal and AURC underconfident."""
+    rows = []
+    for loss, diagram in published.diagrams().items():
+        drawn = [b for b in diagram.bars if b.accuracy != b.confidence]
+        above = sum(bar.confidence > bar.accuracy for bar in drawn)
+        kind = "over" if 2 * above > len(drawn) else "under"
+        if loss in ("fl53", "inv_focal", "aurc"):
+            title = losses.TITLES[loss]
+            rows.append([title, f"{above} of {len(drawn)}", f"{kind}confident"])
+    return Finding(
+        FAILS,
+        "The two words are swapped: the bars of Fig. rc_ece, to which the sentence "
+        "refers, show the opposite.",
+        Table(["", "bins with confidence above accuracy", "the bars show"], rows),
+    )
+
+
+def figure_and_table(runs: Sequence[Run]) -> Finding:
+    """Fig. rc_ece shows the models of Table combined_acc_ece."""
+    place = ("cifar10", "preresnet56", "none")
+    rows = []
+    for loss, diagram in published.diagrams().items():
+        cells = [
+            published.figures()[published.Key(table, *place, metric, loss)]
+            for table, metric in (
+                ("combined_acc_ece", "ece"),
+                ("ece_a_ts_split", "adaptive_ece"),
+            )
+        ]
+        numbers = (diagram.ece, *(cell.value for cell in cells))
+        rows.append([losses.TITLES[loss], *(f"{value:.2f}" for value in numbers)])
+    return Finding(
+        FAILS,
+        "The ECE printed in the diagram of AURC is 2.98, that of the table 1.75 (and "
+        "its "
+        "adaptive ECE 2.56). The bins are 10 in the figure and not stated in the "
+        "table, "
+        "which explains smaller differences.",
+        Table(
+            ["PreResNet56 on CIFAR-10", "figure", "ECE, table", "adaptive ECE"], rows
+        ),
+    )
+
+
+def au_ordering(runs: Sequence[Run]) -> Finding:
+    """Section 5: AU has a lower ECE than the other losses, in most cases the lowest."""
+    paper = published.figures()
+    best = sum(
+        figure.bold
+        for key, figure in paper.items()
+        if key[0] == "combined_acc_ece" and key.metric == "ece" and key.loss == "au"
+    )
+    rows = []
+    for bed in ("scratch", "digits", "finetune"):
+        ece: dict[str, list[float]] = {}
+        for one in read_results():
+            it = one.experiment
+            if it.name == f"{bed}-{it.loss}-seed{it.seed}":
+                ece.setdefault(it.loss, []).append(one.values["ece"])
+        means = {losses.TITLES[loss]: np.mean(found) for loss, found in ece.items()}
+        order = " < ".join(
+            f"{name} {means[name]:.1f}"
+            for name in sorted(means, key=lambda name: means[name])
+        )
+        rows.append([bed, order])
+    return Finding(
+        FAILS,
+        f"In the paper's table AU has the lowest ECE in {best} of 10 rows. At the "
+        "scale "
+        "of [STUDY.md](STUDY.md) its ECE is below that of cross-entropy, and above "
+        "that "
+        "of a focal loss where networks are trained from scratch.",
+        Table(["setting of STUDY.md", "ECE × 10², mean over seeds"], rows),
+    )
+
+
+def matrix(runs: Sequence[Run]) -> Finding:
+    """Tables 1, 2 and A: the 980 numbers."""
+    return Finding(
+        UNTESTED,
+        "They are 210 trainings on GPUs. `python -m recipes reproduce --estimate` "
+        "times a "
+        "step of each network and prints the hours; without `--estimate` it trains "
+        "them.",
+    )
+
+
+# --- Networks -----------------------------------------------------------------------
+
+
+def meta_cal(runs: Sequence[Run]) -> Finding:
+    """Appendix: Meta-Cal costs accuracy, more than 10 points in some cases."""
+    rows = []
+    for run in runs:
+        test = run.predictions("test")
+        for split in posthoc.FIT_ON:
+            target = posthoc.ACCURACY.get(run.config()["dataset"])
+            found, _ = posthoc.posthoc_values(run.predictions(split), test, target)
+            names = ("none", *posthoc.TITLES)
+            cells = (found.get((name, "accuracy"), float("nan")) for name in names)
+            rows.append([run.name, posthoc.FIT_ON[split], *(f"{v:.1f}" for v in cells)])
+    return Finding(
+        CONDITION,
+        "It depends on the split on which Meta-Cal is fitted. A comment in the paper's "
+        "source and its public code name the training set. An overfitted network is "
+        "far "
+        "more certain there: the entropy above which MetaMis rejects is then too low "
+        "for "
+        "new images, and it rejects far more than the 5 % of the correct predictions "
+        "that it should. Where a network is hardly overfitted, the split matters "
+        "little. "
+        "MetaAcc costs accuracy on either split if its target is far above the model's "
+        "accuracy; it has no target for digits.",
+        Table(["run", "fitted on", "accuracy", *posthoc.TITLES.values()], rows),
+    )
+
+
+def released(runs: Sequence[Run]) -> Finding:
+    """The losses are those of the public code."""
+    rng = np.random.default_rng(0)
+    n, k = 128, 10
+    labels = rng.integers(0, k, n)
+    z = (2 * rng.normal(size=(n, k)) + 2 * np.eye(k)[labels]).astype("float32")
+    xe = losses.build("xe")
+    options: Any = {"smoothing": 0.1, "coverage": 0.75, "from_logits": True}
+    named: dict[str, Any] = {
+        "XE": xe,
+        "AU, paper (w = 1)": AULoss(weight_gradient=1.0, **options),
+        "AU, public code": ReleasedAULoss(**options),
+        "AU, public code, NegEntropy, ν = 0.05": losses.build(
+            "au_released", {"csf": "neg_entropy", "coverage": 0.4, "smoothing": 0.05}
+        ),
+        "AU, this library (w = 0)": AULoss(**options),
+        "AURC, paper and this library": AURCLoss(from_logits=True),
+        "AURC, public code": losses.build("aurc_released"),
+        "KDE-XE, paper and this library": KDECrossentropy(from_logits=True),
+        "KDE-XE, public code": losses.build("kde_xe_released"),
+    }
+    slopes = {name: _slopes(loss, labels, z) for name, loss in named.items()}
+    score, plain = z.max(-1), slopes["XE"]
+    low = score <= np.quantile(score, 0.25)
+    rows = []
+    for name, slope in slopes.items():
+        share = np.vdot(slope, plain) / np.linalg.norm(plain) ** 2
+        cosine = np.vdot(slope, plain) / np.linalg.norm(slope) / np.linalg.norm(plain)
+        sizes = (np.abs(slope[rows_]).sum(-1).mean() for rows_ in (low, ~low))
+        rows.append(
+            [name, f"{share:.3f}", f"{cosine:.3f}", *(f"{n * s:.3f}" for s in sizes)]
+        )
+    return Finding(
+        FAILS,
+        "∂L/∂z on a batch of 128 samples of 10 classes. Share is the projection on the "
+        "gradient of cross-entropy. The public KDE-XE trains as cross-entropy does, "
+        "its "
+        "AURC is mostly cross-entropy, and its AU with negative entropy, which the "
+        "paper "
+        "chose for ViT-Small, is 0.774 times cross-entropy, to the last digit.",
+        Table(
+            [
+                "loss",
+                "share of XE",
+                "cosine with XE",
+                "Σ|∂L/∂z| × n, 32 least confident",
+                "others",
+            ],
+            rows,
+        ),
+    )
+
+
+def released_training(runs: Sequence[Run]) -> Finding:
+    """The public AU loss, the one of the paper and that of this library train alike."""
+    names = ("accuracy", "ece", "cwece", "aurc", "nll")
+    rows = []
+    for run in runs:
+        config = run.config()
+        title = losses.ALL_TITLES[config["loss"]]
+        if (share := config["settings"]["loss"].get("weight_gradient")) is not None:
+            title += f", w = {share:g}, ν = {config['settings']['loss']['smoothing']:g}"
+        found = evaluate(run, "test", names)
+        cells = (f"{found[name]:.{METRICS[name].digits}f}" for name in names)
+        rows.append([title, *cells])
+    return Finding(
+        FAILS,
+        "One seed of the quickstart's network on digits, with 20 % of the labels "
+        "wrong: a sketch, no evidence on the paper's networks. w = 1 with ν = 0.1 is "
+        "the paper as written.",
+        Table(["", *(METRICS[name].heading for name in names)], rows),
+    )
+
+
+def _slopes(loss: Any, labels: Any, logits: Any) -> np.ndarray:
+    z = ops.convert_to_tensor(logits)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the drag of AU as the paper writes it
+        found, _ = gradient(lambda z: (loss(labels, z), ()), z)
+    return np.asarray(ops.convert_to_numpy(found))

@@ -1,0 +1,70 @@
+"""The page of the paper's claims."""
+
+import keras
+import numpy as np
+import pytest
+import tiny_run
+
+from keras_selcal.calibrators.finetune import L2SGD
+from recipes import claims, training
+from recipes.cli import main
+from recipes.paper.training_figures import gradients_of_runs
+from recipes.progress import Progress, console
+from recipes.runs import Run
+
+EXACT = (
+    *("focal_gradient", "beta", "ece_bound", "selective_fallback"),
+    *("over_and_underconfidence", "figure_and_table", "au_ordering", "matrix"),
+)
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("name", EXACT)
+def test_the_page_is_what_the_checks_find(name):
+    found = claims.CHECKS[name](())
+    assert claims.section(name, found) == claims.page_sections()[name]
+
+
+def test_the_page_has_every_claim_and_its_verdict():
+    sections = claims.page_sections()
+    assert list(sections) == list(claims.CHECKS)
+    for text in sections.values():
+        assert "**Verdict: " in text
+
+
+def test_gradients_of_the_released_losses_are_compared():
+    table = claims.CHECKS["released"](()).table
+    shares = {row[0]: float(row[1]) for row in table.rows}
+    assert shares["KDE-XE, public code"] == 1
+    assert shares["AU, public code, NegEntropy, ν = 0.05"] == 0.774
+    assert shares["AU, this library (w = 0)"] == 1.032
+
+
+def test_a_claim_is_printed_with_its_picture(tmp_path, capsys):
+    assert main(["claims", "ece_bound", "--out", str(tmp_path)]) == 0
+    assert "holds under a condition" in capsys.readouterr().out
+    assert (tmp_path / "ece_bound.png").exists()
+    assert main(["claims", "nothing"]) == 1
+    assert "The claims are focal_gradient, beta" in capsys.readouterr().err
+
+
+def test_gradients_are_drawn_of_runs_with_snapshots(tmp_path, monkeypatch):
+    monkeypatch.setattr(training.models, "build", tiny_run.build)
+    run = Run(tmp_path / "run")
+    with Progress(console(quiet=True)) as progress:
+        training.train(run, tiny_run.task(epochs=3), progress, snapshots=(1, 3))
+    assert list(run.snapshots()) == [1, 3]
+    (picture,) = gradients_of_runs([run])
+    titles = [ax.get_title() for ax in picture.figure.axes]
+    assert titles == ["epoch 1", "epoch 3"]
+
+
+def test_finetune_adds_the_decay_to_the_gradient():
+    """w = 2, g = 1, λ = 0.5, μ = 0.9: v = −0.1·2, then v = 0.9·v − 0.1·1.9."""
+    weight = keras.Variable([2.0])
+    optimizer = L2SGD(0.1, l2=0.5, momentum=0.9)
+    again = type(optimizer).from_config(optimizer.get_config())
+    for _ in range(2):
+        again.apply([keras.ops.ones(1)], [weight])
+    found = keras.ops.convert_to_numpy(weight)
+    np.testing.assert_allclose(found, [2 - 0.2 - 0.37], rtol=1e-6)
