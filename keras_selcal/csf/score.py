@@ -20,7 +20,7 @@ _UNIT: Support = (0.0, 1.0)
 _LINE: Support = (-math.inf, math.inf)
 
 # What a score is computed from.
-NEEDS = ("probabilities", "logits", "stack")
+NEEDS = ("probabilities", "logits")
 
 # Values within ±SCALE share the middle half of (−1, 1).
 SCALE = 4.0
@@ -50,8 +50,7 @@ class ConfidenceScore:
         support: a pair (lo, hi), a function of k that returns one, or None for a score
             that is not bounded. Losses, which need a bounded one, see s/(4 + |s|)
             instead.
-        needs: `"probabilities"`, `"logits"`, or `"stack"` for probabilities
-            (..., s, k) of s members (see `keras_selcal.stacks`).
+        needs: `"probabilities"` or `"logits"`.
 
     Example:
     >>> import numpy as np
@@ -137,17 +136,11 @@ class ConfidenceScore:
 
     def refuse_missing(self, missing: str) -> None:
         """Raises the error for predictions that the score cannot be computed from."""
-        remedy = {
-            "logits": "pass logits with `from_logits=True`",
-            "stack": "pass predictions of several members with `stacked=True`",
-            "probabilities": "pass one prediction for each sample",
-        }[self.needs]
         refuse(
             "csf",
             self.__name__,
             f"a score of {missing}, which is all there is; {self.__name__!r} needs "
-            f"{'a stack' if self.needs == 'stack' else self.needs}: {remedy}, or use "
-            "'msp'",
+            "logits: pass logits with `from_logits=True`, or use 'msp'",
         )
 
     @property
