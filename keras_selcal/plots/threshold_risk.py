@@ -51,7 +51,10 @@ def threshold_risk(
     >>> ax.get_ylabel()
     'risk of the accepted answers'
     """
-    _, risk, delta = check_target(None, risk, delta)
+    _, target, level = check_target(None, risk, delta)
+    assert target is not None
+    assert level is not None
+    risk, delta = target, level
     cuts = Cuts.of(scores, correct, None, groups, error_probability=error_probability)
     (ax,) = canvas.axes(ax)
     shown = np.unique(np.geomspace(1, len(cuts.thresholds), _POINTS).astype(int)) - 1
