@@ -23,6 +23,7 @@ LAYERS = [
     "keras_selcal.selective",
     "keras_selcal.conformal",
     "keras_selcal.analysis",
+    "keras_selcal.stacks",
     "keras_selcal.plots",
     "keras_selcal.report",
     "keras_selcal.callbacks",
