@@ -68,10 +68,11 @@ class UnknownMetric(RankingMetric):
         if self._updating_unknown:
             loss = ops.ones_like(loss)
         rows = ops.stack([w, w * loss], axis=-1)
-        sums, counts = self.group_sums(rows, cells, self.size), self.group_counts(w)
         kind = self._updating_unknown
-        self.accumulate(self._unknown if kind else self._histogram, sums)
-        self.accumulate(self._present_unknown if kind else self._present, counts)
+        histogram = self._unknown if kind else self._histogram
+        self.accumulate_rows(histogram, rows, cells)
+        present = self._present_unknown if kind else self._present
+        self.accumulate(present, self.group_counts(w))
 
     def of_kinds(self, known: Tensor, unknown: Tensor) -> Tensor:
         """Returns the metric for mass and loss of the cells, (groups, cells, 2)."""
