@@ -54,7 +54,8 @@ def select_threshold(
     next one; a threshold that fails loses it. So δ is spent on the starts only, and
     nothing is assumed about how the risk depends on the threshold. Where the errors are
     predicted by `error_probability`, three quarters of δ belong to the start that
-    passes most probably: in difficult cases this doubles the coverage.
+    passes most probably; how much this helps depends on how good the prediction is
+    (`benchmarks/README.md`).
 
     The samples must be independent draws from the population in which the threshold
     will be used, and not those that the classifier or its calibrator was fitted on.
