@@ -1,7 +1,8 @@
 """The AU, AURC and KDE-XE losses as the authors' public code computes them.
 
 They differ from the paper's formulas. The code is evidence of what the paper leaves
-open, not proof of what made its tables; this module is written from its description.
+open, not proof of what made its tables: its history has several versions, of AURC in
+particular. This module was written after reading it, and copies none of it.
 
 | loss     | paper                            | public code                            |
 |----------|----------------------------------|----------------------------------------|
