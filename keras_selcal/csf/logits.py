@@ -10,7 +10,7 @@ from keras_selcal._core.saving import serializable, serialize_callable
 from keras_selcal._core.validation import check_number
 from keras_selcal.csf.score import BuiltIn, log
 
-# p where none is given: see `benchmarks/README.md`.
+# p where none is given: see the table of docs/scores.md.
 DEFAULT_P = 4.0
 
 
