@@ -5,6 +5,7 @@ import functools
 import io
 import math
 import sys
+import warnings
 
 import keras
 import numpy as np
@@ -163,6 +164,19 @@ def test_other_callbacks_read_the_metrics(tmp_path, capsys):
     assert f"val_ece: {ece[0]:.4f}" in capsys.readouterr().out
     model.load_weights(best)
     assert measured(model, data()[1])["val_ece"] == pytest.approx(min(ece))
+
+
+def test_a_second_softmax_is_told_before_training():
+    x, y = np.eye(3, dtype="float32")[:, :2], np.arange(3)
+    for activation, warned in (("softmax", True), ("linear", False)):
+        model = keras.Sequential([keras.layers.Dense(3, activation=activation)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile("sgd", loss)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model.fit(x, y, verbose=0, callbacks=[CalibrationMonitor((x, y))])
+        told = [one for one in caught if "a second softmax" in str(one.message)]
+        assert bool(told) == warned
 
 
 def test_those_before_the_monitor_are_warned():

@@ -69,7 +69,7 @@ def test_wrong_from_logits_is_told_before_training(callback):
         pretend(shared(), [callback(data()[1], from_logits=False)], never)
     model = keras.Sequential([keras.Input((64,)), keras.layers.Softmax()])
     monitor = CalibrationMonitor((np.eye(64)[:32], np.arange(32)), from_logits=True)
-    with pytest.warns(UserWarning, match="pass `from_logits=False`"):
+    with pytest.raises(ValueError, match="pass `from_logits=False`"):
         pretend(model, [monitor], never)
 
 

@@ -292,3 +292,9 @@ def test_betting_p_values_are_valid():
             betting_p_value(row - 0.3 / rare**0.5, 1 / rare, level) for row in losses
         ]
         assert np.mean(np.array(better) <= level) > 0.9
+
+
+def test_masked_arrays_are_refused():
+    scores = np.ma.masked_greater(np.linspace(0, 1, 20), 0.9)
+    with pytest.raises(ValueError, match="`scores` must be an array without a mask"):
+        select_threshold(scores, np.ones(20), coverage=0.5)

@@ -350,3 +350,26 @@ def test_saved_here_loaded_on_another_backend(tmp_path):
         )
         assert result.returncode == 0, result.stderr
         assert result.stdout.strip().endswith(backend)
+
+
+def test_inputs_that_are_refused_by_name():
+    x = np.random.default_rng(0).normal(size=(60, 3)).astype("float32")
+    y = x.argmax(-1)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Activation("linear")])
+
+    def fit(x, y, **options):
+        classifier = SelectiveClassifier(model)
+        return classifier.fit(x, y, coverage=0.8, verbose=0, **options)
+
+    assert fit(x, y.tolist()).threshold == fit(x, y).threshold
+    with pytest.raises(ValueError, match="`x` must be arrays or a data set"):
+        fit(x.tolist(), y)
+    with pytest.raises(ValueError, match="`y` must be one array"):
+        fit(x, "labels")
+    for call in (fit, fit(x, y).evaluate):
+        with pytest.raises(ValueError, match="`x` must be arrays of at least one"):
+            call(x[:0], y[:0])
+    with pytest.raises(ValueError, match="`x` must be arrays of at least one"):
+        fit(x, y).predict(x[:0], verbose=0)
+    with pytest.raises(ValueError, match="`groups` must be numbers or words, not a"):
+        fit(x, y, groups=np.array([None, "a"] * 30, object))

@@ -129,6 +129,12 @@ class LabelledData:
         self.steps = None if steps is None else check_count("steps", steps)
         # A list of tuples is a data set; a list of arrays has one for each input.
         batches = isinstance(x, list) and all(isinstance(part, tuple) for part in x)
+        if y is not None and isinstance(x, list) and not is_array(x):
+            refuse(name, f"a list of {type(x[0]).__name__}", "arrays or a data set")
+        y, sample_weight = (
+            np.asarray(part) if isinstance(part, list) else part
+            for part in (y, sample_weight)
+        )
         self.arrays = is_array(x) and not (y is None and batches)
         self._name = name
         if not self.arrays:
@@ -146,11 +152,14 @@ class LabelledData:
         if y is None:
             refuse("y", y, "the labels of `x`, where `x` is arrays")
         parts = (x, y) if sample_weight is None else (x, y, sample_weight)
-        if not all(map(_is_one_array, parts[1:])):
-            refuse(name, parts, "with one array of labels, and of weights")
+        for argument, part in zip(("y", "sample_weight"), parts[1:], strict=False):
+            if not _is_one_array(part):
+                refuse(argument, type(part), "one array")
         lengths = {int(leaf.shape[0]) for leaf in keras.tree.flatten(parts)}
         if len(lengths) != 1:
             refuse(name, sorted(lengths), "arrays of one length")
+        if lengths == {0}:
+            refuse(name, "no samples", "arrays of at least one sample")
         self._data = _Arrays(parts, lengths.pop(), self.batch_size)
 
     @classmethod
@@ -263,6 +272,8 @@ def predict_masked(
         size = check_count(
             "batch_size", _BATCH_SIZE if batch_size is None else batch_size
         )
+        if n == 0:
+            refuse("x", "no samples", "arrays of at least one sample")
         x = _Arrays((x,), n, size)
     steps = len(x) if hasattr(x, "__len__") else None
     with Forward(model, steps, verbose) as forward:

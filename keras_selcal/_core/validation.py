@@ -165,3 +165,14 @@ def check_logits(rows: np.ndarray, events: bool) -> None:
 def _first(values: np.ndarray, bad: np.ndarray) -> Any:
     """Returns the first bad entry or row."""
     return values[bad][0].tolist()
+
+
+def check_groups(groups: np.ndarray) -> np.ndarray:
+    """Returns the names or numbers of groups, if they can be sorted."""
+    if groups.dtype.kind == "O":
+        try:
+            np.unique(groups)
+        except TypeError:
+            some = groups.reshape(-1)[:2].tolist()
+            refuse("groups", some, "numbers or words, not a mixture")
+    return groups

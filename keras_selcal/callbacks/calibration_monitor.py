@@ -189,6 +189,15 @@ class CalibrationMonitor(keras.callbacks.Callback):
         self._outputs = replace(
             self._outputs, from_logits=gives_logits(self.model, self.from_logits)
         )
+        if getattr(self.model.loss, "from_logits", False) and not gives_logits(
+            self.model
+        ):
+            warnings.warn(
+                "The model gives probabilities, but its loss has `from_logits=True` "
+                "and applies a second softmax or sigmoid: pass `from_logits=False` to "
+                "the loss.",
+                stacklevel=2,
+            )
         found = self._data.predict(self.model, first=True, axis=self._outputs.axis)
         check_outputs(found, self._outputs, told=self.from_logits is not None)
         self.values = {}

@@ -6,7 +6,12 @@ from typing import Any
 import numpy as np
 
 from keras_selcal._core.samples import row_blocks, to_numpy
-from keras_selcal._core.validation import check_choice, check_number, refuse
+from keras_selcal._core.validation import (
+    check_choice,
+    check_groups,
+    check_number,
+    refuse,
+)
 from keras_selcal.selective.bounds import betting_p_value, binomial_tail
 from keras_selcal.selective.losses import check_range
 from keras_selcal.selective.threshold import check_delta
@@ -89,7 +94,7 @@ def control_risk(
     """
     losses, thresholds, levels = _checked(losses, thresholds, risk, binary)
     if groups is not None:
-        losses, binary = _group_means(losses, to_numpy(groups)), False
+        losses, binary = _group_means(losses, check_groups(to_numpy(groups))), False
     if delta is None:
         return _in_expectation(losses, thresholds, levels)
     delta = check_delta(delta)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._core.samples import to_numpy
-from keras_selcal._core.validation import check_weights, refuse
+from keras_selcal._core.samples import to_numbers, to_numpy
+from keras_selcal._core.validation import check_groups, check_weights, refuse
 from keras_selcal.selective.bounds import betting_p_value, binomial_tail, risk_bound
 from keras_selcal.selective.losses import check_losses
 from keras_selcal.selective.starts import choose_starts
@@ -69,16 +69,17 @@ class Cuts:
             refuse("correct", correct, "given if `losses` is None, and None otherwise")
         if losses is not None and error_probability is not None:
             refuse("error_probability", error_probability, "None with `losses`")
-        s = to_numpy(scores).astype("float64").reshape(-1)
+        s = to_numbers("scores", scores).astype("float64").reshape(-1)
         n = len(s)
         parts = {
             "correct": correct,
             "losses": losses,
             "sample_weight": sample_weight,
-            "groups": groups,
             "error_probability": error_probability,
         }
-        given = {name: to_numpy(x) for name, x in parts.items() if x is not None}
+        given = {n: to_numbers(n, x) for n, x in parts.items() if x is not None}
+        if groups is not None:
+            given["groups"] = check_groups(to_numpy(groups))
         for name, part in given.items():
             if name != "losses" or part.ndim != 2:
                 given[name] = part = part.reshape(-1)

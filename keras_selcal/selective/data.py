@@ -12,7 +12,7 @@ from keras_selcal._core.data import LabelledOutputs
 from keras_selcal._core.models import check_outputs
 from keras_selcal._core.outputs import Outputs, broadcast_weight
 from keras_selcal._core.samples import Array, to_numpy
-from keras_selcal._core.validation import refuse
+from keras_selcal._core.validation import check_groups, refuse
 from keras_selcal.selective.cuts import Cuts
 
 FIRST_AXIS = "first_axis"
@@ -174,7 +174,7 @@ def units_of(groups: Any, samples: tuple[int, ...]) -> Array:
     )
     if isinstance(groups, str):
         refuse("groups", groups, allowed)
-    groups = to_numpy(groups)
+    groups = check_groups(to_numpy(groups))
     if groups.shape not in (samples, samples[:1]):
         refuse("groups", groups.shape, allowed)
     _, first, index = np.unique(groups, return_index=True, return_inverse=True)
