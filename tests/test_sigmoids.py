@@ -153,6 +153,20 @@ def test_definition_of_torchmetrics():
         same(float(metric.result()), error)
 
 
+@pytest.mark.parametrize("norm", ["l1", "l2", "max"])
+def test_positive_ece_is_that_of_torchmetrics(norm):
+    module = pytest.importorskip("torchmetrics.functional.classification")
+    torch = pytest.importorskip("torch")
+    # No p on an edge: its bins are closed on the left, ours on the right.
+    rng = np.random.default_rng(6)
+    p = rng.uniform(0.001, 0.999, 700)
+    y = (rng.random(700) < p**2).astype(int)
+    theirs = module.binary_calibration_error(
+        torch.tensor(p), torch.tensor(y), n_bins=15, norm=norm
+    )
+    assert F.ece(y, p, norm=norm, kind="positive") == pytest.approx(float(theirs))
+
+
 @pytest.mark.backend_free
 @pytest.mark.parametrize("binning", ["uniform", "adaptive"])
 def test_positive_curve_is_that_of_scikit_learn(binning):
