@@ -73,6 +73,9 @@ DRAW = {
     "confidence_histogram": lambda ax: plots.confidence_histogram(
         Y, PROBABILITIES, ax=ax
     ),
+    "threshold_risk": lambda ax: plots.threshold_risk(
+        PROBABILITIES.max(-1), PROBABILITIES.argmax(-1) == Y, risk=0.4, ax=ax
+    ),
     "score_cdf": lambda ax: plots.score_cdf(SCORES, ax=ax),
     "loss_weights": lambda ax: plots.loss_weights(
         {
