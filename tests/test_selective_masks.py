@@ -5,6 +5,7 @@ import math
 import keras
 import numpy as np
 import pytest
+from classifier_fits import assert_same_classifier
 from keras import layers, ops
 from reference import softmax
 
@@ -116,8 +117,7 @@ def test_masks_and_weights_of_every_form_agree():
     assert Unequal(x, y)[0][0].shape != Unequal(x, y)[4][0].shape
     for data in ((x, wild), (batches,), (iter(batches),), (Unequal(x, y),)):
         classifier = SelectiveClassifier(model).fit(*data, coverage=0.6, verbose=0)
-        assert classifier.threshold == expected.threshold
-        assert classifier.record == expected.record
+        assert_same_classifier(classifier, expected)
     # Weights and masks multiply; a weight of 0 drops a sequence.
     weight = np.ones(60)
     weight[::2] = 0
@@ -125,8 +125,7 @@ def test_masks_and_weights_of_every_form_agree():
         x, wild, coverage=0.6, sample_weight=weight, verbose=0
     )
     other = SelectiveClassifier(model).fit(x[1::2], wild[1::2], coverage=0.6, verbose=0)
-    assert half.threshold == other.threshold
-    assert half.record == other.record
+    assert_same_classifier(half, other)
 
 
 def draw(n=600, seed=0, k=3):
@@ -212,8 +211,7 @@ def test_data_set_of_the_backend():
     expected = SelectiveClassifier(model)
     expected.fit(x, y, coverage=0.5, sample_weight=weight, verbose=0)
     classifier = SelectiveClassifier(model).fit(data, coverage=0.5, verbose=0)
-    assert classifier.threshold == expected.threshold
-    assert classifier.record == expected.record
+    assert_same_classifier(classifier, expected)
 
 
 def test_halves_are_those_of_the_samples_that_count():

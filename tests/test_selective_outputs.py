@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import real_data
+from classifier_fits import assert_same_classifier
 from keras import layers
 from reference import softmax
 
@@ -236,8 +237,7 @@ def test_pixels_ignored_classes_and_channels_first():
     ignoring.fit(x, y, coverage=0.5, verbose=0)
     rest = SelectiveClassifier(identity(3, 5, 3))
     rest.fit(x[:, 1:], y[:, 1:], coverage=0.5, verbose=0)
-    assert ignoring.threshold == rest.threshold
-    assert ignoring.record == rest.record
+    assert_same_classifier(ignoring, rest)
 
 
 @pytest.mark.parametrize(

@@ -90,15 +90,30 @@ def add_to_cells(sums: Any, index: Tensor, rows: Tensor) -> bool:
             value, tf.distribute.DistributedValues
         ):
             return False
-        size = int(value.shape[2])
+        groups, size = int(value.shape[1]), int(value.shape[2])
         place = tf.stack([index // size, index % size], axis=-1)
         first, second = (
             tf.pad(place, [[0, 0], [1, 0]], constant_values=i) for i in (0, 1)
         )
-        old, lost = value.gather_nd(first), value.gather_nd(second)
+
+        def read() -> tuple[Tensor, Tensor]:
+            # XLA has no `gather_nd` of a variable: its value is read, which copies it,
+            # unless there is one group.
+            if groups > 1:
+                whole = tf.convert_to_tensor(value)
+                return tf.gather_nd(whole, first), tf.gather_nd(whole, second)
+            found = tf.raw_ops.ResourceGather(
+                resource=value.handle,
+                indices=tf.broadcast_to(index, (2, 1, tf.size(index))),
+                dtype=value.dtype,
+                batch_dims=2,
+            )
+            return found[0, 0], found[1, 0]
+
+        old, lost = read()
         value.scatter_nd_update(second, tf.zeros_like(rows))
         value.scatter_nd_add(second, rows)
-        new, lost = add_exactly(old, lost, value.gather_nd(second))
+        new, lost = add_exactly(old, lost, read()[1])
         value.scatter_nd_update(first, new)
         value.scatter_nd_update(second, lost)
         return True
