@@ -140,7 +140,8 @@ def alive(pid):
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):  # it ended before or while it is read
+    # It may also end while the file is read.
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
