@@ -117,3 +117,13 @@ def test_streaming_metrics_equal_the_functions(
 def test_bad_arguments_are_named(call, message):
     with pytest.raises(ValueError, match=f"`{message}` must be"):
         call()
+
+
+def test_one_column_holds_predictions_and_no_column_scores():
+    rng = np.random.default_rng(3)
+    known, unknown = rng.normal(size=(40, 1)), rng.normal(size=(30, 1))
+    pair = [np.concatenate([0 * z, z], axis=1) for z in (known, unknown)]
+    expected = F.ood_auroc(*pair, from_logits=True)
+    assert F.ood_auroc(known, unknown, from_logits=True) == pytest.approx(expected)
+    with pytest.raises(ValueError, match=r"`known` must be of shape \(n, 1\)"):
+        F.ood_auroc(known[:, 0], unknown[:, 0], from_logits=True)

@@ -18,6 +18,13 @@ def confidences(predictions: Any, csf: Any, from_logits: bool, name: str) -> Arr
     if values.ndim not in (1, 2) or not values.size:
         refuse(name, values.shape, "scores (n,) or predictions (n, k)")
     if values.ndim == 1:
+        if from_logits:
+            refuse(
+                name,
+                values.shape,
+                "of shape (n, 1) if it holds logits of one sigmoid unit: (n,) are "
+                "scores, which take no `from_logits`",
+            )
         scores = values.astype("float64")
     else:
         # Labels do not matter here.
@@ -53,7 +60,7 @@ def ood_auroc(
 
     Args:
         known: confidence scores (n,) of inputs of the kind that the model was trained
-            on, or predictions (n, k).
+            on, or predictions (n, k), (n, 1) of one sigmoid unit.
         unknown: the same of inputs that belong to none of the classes.
         csf: the score of predictions, as `keras_selcal.csf.get` takes it.
         from_logits: whether predictions are logits.
