@@ -205,6 +205,8 @@ def two_nodes(monkeypatch):
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray gives a job as many threads as CPUs, unless the user sets them.
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     options = {"num_cpus": 1, "include_dashboard": False}
     options["object_store_memory"] = 80 * 1024**2
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
