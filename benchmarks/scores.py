@@ -27,6 +27,7 @@ import numpy as np
 from benchmarks.score_sets import Set, load
 from keras_selcal import csf
 from keras_selcal import functional as F  # noqa: N812
+from keras_selcal.csf.choice import default_candidates
 
 NAMES = ("msp", "margin", "neg_entropy", "doctor", "gen", "max_logit", "energy")
 SPLITS = 10
@@ -54,7 +55,7 @@ def rule_row(data: Set) -> str:
         for parts in zip(data.held_out, data.test, strict=True)
     )
     rng = np.random.default_rng(0)
-    scores = {csf.name_of(s): s for s in (*csf.default_candidates(True), csf.msp)}
+    scores = {csf.name_of(s): s for s in (*default_candidates(True), csf.msp)}
     found, fell_back = [], 0
     for _ in range(SPLITS):
         order = rng.permutation(len(labels))
