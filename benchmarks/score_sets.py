@@ -1,8 +1,9 @@
 """Logits of real classifiers, for `benchmarks.scores`.
 
-Those in files come from FOLDER (see `tests/real_data.py`); the others are computed here:
-CIFAR-10 networks from published weights, and classifiers of texts and of Fashion-MNIST,
-which scikit-learn fits in a few minutes. A set whose data are not at hand is left out.
+Those in files come from FOLDER (see `tests/real_data.py`); the others are computed
+here: CIFAR-10 networks from published weights, and classifiers of texts and of
+Fashion-MNIST, which scikit-learn fits in a few minutes. A set whose data are not at
+hand is left out.
 """
 
 import csv

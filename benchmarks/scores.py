@@ -13,8 +13,8 @@ figures was seen:
 
 - The rule does no harm on a set if the mean test AURC of what it chooses is at most
   1 % above that of `msp`.
-- It is worth its data if "always p = 4" or "the best on the held-out half" (no fallback)
-  does harm on some set on which the rule does none.
+- It is worth its data if "always p = 4" or "the best on the held-out half" (no
+  fallback) does harm on some set on which the rule does none.
 """
 
 import os
@@ -51,8 +51,7 @@ def row(data: Set) -> str:
 def rule_row(data: Set) -> str:
     """Changes of the mean test AURC against `msp` over random halves, in %."""
     logits, labels = (
-        np.concatenate(parts)
-        for parts in zip(data.held_out, data.test, strict=True)
+        np.concatenate(parts) for parts in zip(data.held_out, data.test, strict=True)
     )
     rng = np.random.default_rng(0)
     scores = {csf.name_of(s): s for s in (*default_candidates(True), csf.msp)}

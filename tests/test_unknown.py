@@ -109,6 +109,7 @@ def test_streaming_metrics_equal_the_functions(
         (lambda: F.ood_aupr([0.5], [0.5], positive="both"), "positive"),
         (lambda: F.fpr_at_tpr([0.5], [0.5], tpr=0), "tpr"),
         (lambda: F.scod_aurc([0], [[0.5, 0.5]], [[0.2, 0.3, 0.5]]), "unknown"),
+        (lambda: F.scod_aurc([0], [[0.2, 0.3, 0.5]], [[0.5, 0.5]]), "unknown"),
         (lambda: F.scod_aurc([0], [[0.5, 0.5]], [[0.5, 0.5]], share=1), "share"),
         (lambda: M.OODAUROC(multi_label=True), "multi_label"),
         (lambda: M.SCODAURC(share=0), "share"),

@@ -275,6 +275,7 @@ def _read(path: str, multi_label: bool, **options: Any) -> PredictionFile:
 def _reports(
     models: dict[str, PredictionFile], options: argparse.Namespace
 ) -> list[CalibrationReport]:
+    unknown = _read_unknown(models, options)
     return [
         CalibrationReport(
             model.labels,
@@ -285,9 +286,31 @@ def _reports(
             csf=options.csf,
             bootstrap=options.resamples,
             name=name,
+            unknown=strange,
         )
-        for name, model in models.items()
+        for (name, model), strange in zip(models.items(), unknown, strict=True)
     ]
+
+
+def _read_unknown(
+    models: dict[str, PredictionFile], options: argparse.Namespace
+) -> list[Any]:
+    """Returns the predictions of unknown inputs of each model, or None."""
+    if not options.unknown:
+        return [None] * len(models)
+    if len(options.unknown) != len(models):
+        raise ValueError(
+            f"--unknown is needed once for each of the {len(models)} models. Received: "
+            f"{len(options.unknown)} files"
+        )
+    found = []
+    for path, (name, model) in zip(options.unknown, models.items(), strict=True):
+        read = _read(path, options.multi_label, needs_labels=False)
+        if read.from_logits != model.from_logits:
+            kind = "logits" if model.from_logits else "probabilities"
+            raise ValueError(f"{path}: must hold {kind}, as the predictions of {name}")
+        found.append(read.y_pred)
+    return found
 
 
 def _read_models(files: Sequence[str], multi_label: bool) -> dict[str, PredictionFile]:

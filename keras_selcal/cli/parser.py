@@ -30,6 +30,7 @@ _EXAMPLES = {
 examples:
   keras-selcal report predictions.npz
   keras-selcal report before=a.npz after=b.npz -o comparison.html
+  keras-selcal report predictions.npz --unknown strange.npz
 """,
     "calibrate": """
 examples:
@@ -63,6 +64,19 @@ METHODS = {
     "histogram": "HistogramBinning",
     "isotonic": "IsotonicCalibration",
 }
+
+
+# Not imported from `csf`, which takes longer than `--help` should.
+SCORES = (
+    "msp",
+    "margin",
+    "neg_entropy",
+    "doctor",
+    "gen",
+    "max_logit",
+    "energy",
+    "max_logit_pnorm",
+)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -101,6 +115,14 @@ def make_parser() -> argparse.ArgumentParser:
     _add_threshold(made["threshold"])
     for name in ("report", "compare"):
         made[name].add_argument(
+            "--unknown",
+            action="append",
+            default=[],
+            metavar="FILE",
+            help="predictions of inputs that belong to none of the classes, labels "
+            "not needed; repeated, one for each model in their order",
+        )
+        made[name].add_argument(
             "--resamples",
             type=int,
             default=1000,
@@ -120,8 +142,9 @@ def make_parser() -> argparse.ArgumentParser:
         made[name].add_argument(
             "--csf",
             default="msp",
-            choices=("msp", "margin", "neg_entropy"),
-            help="the confidence score that ranks (default: %(default)s)",
+            choices=SCORES,
+            help="the confidence score that ranks; the last three need logits "
+            "(default: %(default)s)",
         )
     for command in made.values():
         command.add_argument(

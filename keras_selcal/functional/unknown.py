@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 
 from keras_selcal import csf as csfs
-from keras_selcal._core.ranked import Ranked
 from keras_selcal._core.ranking import Ranking
 from keras_selcal._core.samples import Array, Samples, to_numpy
 from keras_selcal._core.segments import Segments
@@ -36,15 +35,60 @@ def confidences(predictions: Any, csf: Any, from_logits: bool, name: str) -> Arr
     return scores
 
 
+class Kinds:
+    """Known and unknown inputs in one order of confidence.
+
+    Args:
+        known: scores of the known inputs, (n,).
+        unknown: scores of the unknown ones, (m,).
+        losses: losses of the known inputs, (n,); 0 only tells the kinds apart.
+    """
+
+    def __init__(self, known: Array, unknown: Array, losses: Any = 0.0) -> None:
+        self.n, self.m = len(known), len(unknown)
+        self._groups = Segments.of(np.concatenate([known, unknown]))
+        # Without a rank there is no value.
+        self._losses = np.nan if np.isnan(known).any() else losses
+
+    def ranking(self, known: Any, unknown: Any, *, apart: bool = False) -> Ranking:
+        """Returns the groups of equal score; accepting an unknown input is an error.
+
+        Args:
+            known: how often each known input counts, (..., n).
+            unknown: how often each unknown input counts, (..., m).
+            apart: whether known inputs have no loss, so that the loss is the mass of
+                the unknown ones.
+        """
+        losses = known * (0.0 * self._losses if apart else self._losses)
+        mass, loss = (
+            self._groups.sums(np.concatenate([part, unknown], axis=-1))
+            for part in (known, losses)
+        )
+        return Ranking(mass, loss, np)
+
+
+def unknown_weight(share: float | None, total: Any, m: Any) -> Any:
+    """Returns the weight of each of m unknown inputs beside known ones of a total
+    weight, for which their share is π.
+    """
+    return 1.0 if share is None else share / (1 - share) * total / m
+
+
+def check_share(share: Any) -> float | None:
+    """Returns the checked share of unknown inputs."""
+    if share is None:
+        return None
+    allowed = "a number in (0, 1), or None"
+    return check_number("share", share, allowed, above=0.0, below=1.0)
+
+
 def _ranking(known: Any, unknown: Any, csf: Any, from_logits: bool) -> Ranking:
     """Returns groups of equal score; the loss is the mass of the unknown inputs."""
-    pair = [
+    kinds = Kinds(
         confidences(known, csf, from_logits, "known"),
         confidences(unknown, csf, from_logits, "unknown"),
-    ]
-    groups = Segments.of(np.concatenate(pair))
-    strange = np.repeat([0.0, 1.0], [len(part) for part in pair])
-    return Ranking(groups.sums(np.ones(len(strange))), groups.sums(strange), np)
+    )
+    return kinds.ranking(np.ones(kinds.n), np.ones(kinds.m), apart=True)
 
 
 def ood_auroc(
@@ -168,26 +212,27 @@ def _with_unknown(
     samples = Samples.given(
         y_true, y_pred, sample_weight, from_logits=from_logits, **outputs
     )
+    kinds = kinds_of(samples, csf, unknown)
+    counts = samples.counts
+    weight = unknown_weight(check_share(share), counts.sum(), kinds.m)
+    return kinds.ranking(counts, np.full(kinds.m, weight))
+
+
+def kinds_of(samples: Samples, csf: Any, unknown: Any) -> Kinds:
+    """Returns samples and the predictions of unknown inputs in one order."""
     if samples.label_index is not None:
         refuse("multi_label", True, "False: an unknown input belongs to no class")
-    score = csfs.get(csf)
-    ranked = Ranked.of(samples, score, "zero_one")
     strange = to_numpy(unknown)
     if strange.ndim == 1:
         # Predictions of one sigmoid unit.
         strange = strange[:, None]
-    if strange.shape[1:] not in (samples.y_pred.shape[1:], (samples.num_classes - 1,)):
-        refuse("unknown", strange.shape, "predictions of the classes of `y_pred`")
-    ranks = confidences(strange, score, from_logits, "unknown")
-    weight = 1.0
-    counts = samples.counts
-    if share is not None:
-        share = check_number("share", share, "a number in (0, 1)", above=0.0, below=1.0)
-        weight = share / (1 - share) * counts.sum() / len(ranks)
-    groups = Segments.of(np.concatenate([ranked.ranks, ranks]))
-    counts = np.concatenate([counts, np.full(len(ranks), weight)])
-    losses = np.concatenate([ranked.losses, np.ones(len(ranks))])
-    return Ranking(groups.sums(counts), groups.sums(counts * losses), np)
+    k = samples.num_classes
+    if strange.shape[1:] not in ((k,), (1 if k == 2 else k,)):
+        allowed = f"predictions (m, {k}) of the same classes as `y_pred`"
+        refuse("unknown", strange.shape, allowed)
+    score = csfs.get(csf)
+    ranks = confidences(strange, score, samples.from_logits, "unknown")
+    return Kinds(samples.ranks(score), ranks, 1.0 - samples.correct)
 
 
 def scod_aurc(

@@ -10,6 +10,7 @@ from keras_selcal._core.ops import TINY, Tensor
 from keras_selcal._core.ranking import Ranking
 from keras_selcal._core.saving import serializable
 from keras_selcal._core.validation import check_choice, check_number, refuse
+from keras_selcal.functional.unknown import check_share, unknown_weight
 from keras_selcal.metrics.base import RankingMetric, rescaled, to_cells, top_label
 
 UNKNOWN = -1
@@ -203,18 +204,13 @@ class _Mixture(UnknownMetric):
 
     def __init__(self, csf: Any, share: float | None, **options: Any) -> None:
         super().__init__(csf, **options)
-        if share is not None:
-            allowed = "a number in (0, 1), or None"
-            share = check_number("share", share, allowed, above=0.0, below=1.0)
-        self.share = share
+        self.share = check_share(share)
 
     def mixture(self, known: Tensor, unknown: Tensor) -> Ranking:
-        weight: Any = 1.0
-        if self.share is not None:
-            n, m = (ops.sum(part[..., 0], axis=-1) for part in (known, unknown))
-            weight = self.share / (1 - self.share) * n / ops.maximum(m, TINY)
-            weight = weight[:, None, None]
-        sums = known + weight * unknown
+        n, m = (
+            ops.sum(part[..., :1], axis=-2, keepdims=True) for part in (known, unknown)
+        )
+        sums = known + unknown_weight(self.share, n, ops.maximum(m, TINY)) * unknown
         return Ranking(sums[..., 0], sums[..., 1], ops)
 
     def get_config(self) -> dict[str, Any]:

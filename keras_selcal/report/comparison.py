@@ -148,6 +148,10 @@ def check_pair(first: Evaluation, second: Evaluation) -> None:
         refuse("other", f"{differ} other labels", "a report on the same labels")
     if not np.array_equal(mine.counts, theirs.counts):
         refuse("other", "other weights", "a report with the same sample weights")
+    inputs = [each.unknown and each.unknown.m for each in (first, second)]
+    if inputs[0] != inputs[1]:
+        came, wanted = (f"unknown inputs: {m or 'none'}" for m in reversed(inputs))
+        refuse("other", came, f"a report with the same {wanted}")
     for option in ("num_bins", "coverages", "risks"):
         wanted, came = getattr(first, option), getattr(second, option)
         if wanted != came:

@@ -11,10 +11,11 @@ from keras_selcal import csf as csfs
 from keras_selcal._core.bootstrap import Resampled, resample_counts
 from keras_selcal._core.reliability import ReliabilityBins, reliability_bins
 from keras_selcal._core.samples import Array, Samples
-from keras_selcal._core.validation import check_count, check_number
+from keras_selcal._core.validation import check_count, check_number, refuse
 from keras_selcal.functional.refinement import refined_losses
 from keras_selcal.metric_table import METRICS, MetricRow
 from keras_selcal.report.statistics import percentile_ends
+from keras_selcal.report.unknown import ROWS, UnknownInputs
 
 
 class Interval(NamedTuple):
@@ -44,6 +45,7 @@ class Evaluation(Mapping[str, Interval]):
         num_samples: number of samples that count.
         num_given: number of samples given.
         num_classes: number of classes or labels.
+        unknown: unknown inputs, or None.
     """
 
     def __init__(
@@ -64,6 +66,8 @@ class Evaluation(Mapping[str, Interval]):
         coverages: Sequence[float] = (0.8, 0.95),
         risks: Sequence[float] = (0.01, 0.05),
         name: str | None = None,
+        unknown: Any | None = None,
+        unknown_share: float | None = None,
     ) -> None:
         self.from_logits = bool(from_logits)
         self.multi_label = bool(multi_label)
@@ -101,6 +105,13 @@ class Evaluation(Mapping[str, Interval]):
         self.num_classes = samples.num_labels if multi_label else samples.num_classes
         self.rows = self._rows()
         self.estimates = self._evaluate(samples)
+        self.unknown: UnknownInputs | None = None
+        if unknown is not None:
+            self.unknown = UnknownInputs(samples, self.csf, unknown, unknown_share)
+            self.rows |= ROWS
+            self.estimates |= self.unknown.estimates()
+        elif unknown_share is not None:
+            refuse("unknown_share", unknown_share, "None without `unknown`")
         self.replicates = self.resample(self.bootstrap, self.seed)
         self._intervals = {
             metric: Interval(
@@ -168,10 +179,16 @@ class Evaluation(Mapping[str, Interval]):
             refined_losses(self.samples),
         )
         start = 0
+        rng = np.random.default_rng([seed, 1])
         for drawn in resample_counts(
             self.num_samples, bootstrap, seed, self.samples.num_labels
         ):
-            for metric, values in resampled.metrics(drawn[:, self._unit]).items():
+            found = resampled.metrics(drawn[:, self._unit])
+            if self.unknown is not None:
+                m = self.unknown.m
+                strange = rng.multinomial(m, np.full(m, 1 / m), len(drawn))
+                found |= self.unknown.metrics(drawn, strange)
+            for metric, values in found.items():
                 replicates[metric][start : start + len(drawn)] = values
             start += len(drawn)
         return replicates

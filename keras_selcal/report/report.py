@@ -32,6 +32,9 @@ class CalibrationReport(Evaluation):
     | `risk_at_coverage_0.8`  | `risk_at_coverage`, one for each of `coverages`    |
     | `coverage_at_risk_0.01` | `coverage_at_risk`, one for each of `risks`        |
 
+    With `unknown`, it also has `ood_auroc`, `ood_aupr`, `fpr_at_tpr_0.95` and
+    `scod_aurc`; resamples draw known and unknown inputs each among their own kind.
+
     `report["ece"]` has `value`, `low` and `high`; `str(report)` is a table. `kde_ece`
     is not included because its cost is quadratic in n for each resample.
 
@@ -85,6 +88,10 @@ class CalibrationReport(Evaluation):
         coverages: numbers in (0, 1].
         risks: numbers of at least 0.
         name: name of the model in tables.
+        unknown: predictions (m, k) of inputs that belong to none of the classes, in the
+            form of `y_pred`, or None.
+        unknown_share: the share of unknown inputs in use, which `scod_aurc` depends
+            on. None takes m/(n + m).
 
     Example:
     >>> import numpy as np
@@ -146,6 +153,7 @@ class CalibrationReport(Evaluation):
             "multi_label": self.multi_label,
             "decision_threshold": self.decision_threshold,
             "csf": self.csf.__name__,
+            "num_unknown": 0 if self.unknown is None else self.unknown.m,
             "num_bins": self.num_bins,
             "bootstrap": self.bootstrap,
             "seed": self.seed,
@@ -248,10 +256,11 @@ class CalibrationReport(Evaluation):
                 "cancel."
             )
         classes = "labels" if self.multi_label else "classes"
+        strange = f", {self.unknown.m:,} unknown inputs" if self.unknown else ""
         return "\n".join(
             [
                 f"{title}: {self.num_samples:,} samples, {self.num_classes:,} "
-                f"{classes}, confidence score {self.csf.__name__}",
+                f"{classes}{strange}, confidence score {self.csf.__name__}",
                 "",
                 *tables.aligned(head, rows, right={1}),
                 *(self._label_lines() if self.multi_label else []),

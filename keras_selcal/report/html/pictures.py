@@ -22,7 +22,7 @@ _STRIP, _GAP = 40, 8
 _MOST_POINTS = 300
 
 
-class _Axes:
+class Axes:
     """Maps data to the picture's coordinates, and draws what frames them."""
 
     def __init__(self, top_value: float, foot: int = 0) -> None:
@@ -67,7 +67,8 @@ class _Axes:
         return "".join(parts)
 
 
-def _svg(identity: str, title: str, description: str, content: str) -> str:
+def picture(identity: str, title: str, description: str, content: str) -> str:
+    """Returns an SVG picture with its texts for screen readers."""
     return (
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
         f'aria-labelledby="{identity}-title {identity}-desc">'
@@ -86,7 +87,7 @@ AXES = {
 def reliability(bins: ReliabilityBins, identity: str, name: str, kind: str) -> str:
     """Returns frequency against probability, and the samples in each bin below."""
     x_label, y_label = AXES[kind]
-    axes = _Axes(1.0, foot=_STRIP + _GAP)
+    axes = Axes(1.0, foot=_STRIP + _GAP)
     bars, lines, strip = [], [], []
     most = bins.number.max()
     foot = _HEIGHT - _BOTTOM
@@ -124,7 +125,7 @@ def reliability(bins: ReliabilityBins, identity: str, name: str, kind: str) -> s
         + f'<path class="axis" d="M{_LEFT} {foot}H{_WIDTH - _RIGHT}"/>'
     )
     below = int(np.sum(bins.accuracy < bins.confidence))
-    return _svg(
+    return picture(
         identity,
         f"{y_label.capitalize()} against {x_label}: {name}",
         f"{len(bins.number)} bins hold cases; in {below} of them the frequency is "
@@ -156,7 +157,7 @@ class RiskCoverage:
             curve.risk[curve.coverage >= 0.05].max() for curve in self._curves.values()
         ]
         step, top = _ticks(max(*seen, 1e-4))
-        self._axes = _Axes(top)
+        self._axes = Axes(top)
         self._ticks = np.arange(0, top + step / 2, step)
 
     def mark(self, index: int, point: int) -> tuple[float, float]:
@@ -193,7 +194,7 @@ class RiskCoverage:
             f'width="{right - left + 1:.1f}" height="{axes.bottom - _TOP + 4}"/>'
             f'</clipPath><g clip-path="url(#inside)">{lines}{curves}</g>'
         )
-        return _svg(
+        return picture(
             "risk-coverage",
             "Share of wrong answers against the share of cases answered",
             f"The most confident cases are answered first. {'; '.join(ends)}. The "
@@ -202,14 +203,14 @@ class RiskCoverage:
         )
 
     def _path(self, coverage: Array, risk: Array) -> str:
-        axes, (coverage, risk) = self._axes, _thinned(coverage, risk)
+        axes, (coverage, risk) = self._axes, thinned(coverage, risk)
         return " ".join(
             f"{axes.x(x):.1f} {axes.y(y):.1f}"
             for x, y in zip(coverage.tolist(), risk.tolist(), strict=True)
         )
 
 
-def _thinned(coverage: Array, risk: Array) -> tuple[Array, Array]:
+def thinned(coverage: Array, risk: Array) -> tuple[Array, Array]:
     """Returns a curve by its last point in each of many steps of coverage."""
     step = np.ceil(coverage * _MOST_POINTS - 1e-9)
     last = np.append(step[1:] != step[:-1], True)
