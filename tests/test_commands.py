@@ -172,31 +172,37 @@ def test_help_tells_the_formats_without_importing_keras():
         assert word in text
 
 
-# Hides JAX, as if it were not installed, but not what stands in for it.
-WITHOUT_JAX = """
+# Hides packages, as if they were not installed, and runs a command.
+REPORT_WITHOUT = """
 import sys
+from importlib.machinery import PathFinder
 
-class Hidden:
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        if name.partition(".")[0] != "jax":
-            return None
-        for finder in sys.meta_path:
-            if getattr(finder, "__name__", "") == "_Finder":
-                return finder.find_spec(name)
-        raise ModuleNotFoundError(name)
+class Rest(PathFinder):
+    @classmethod
+    def find_spec(cls, name, *rest):
+        return None if name.startswith(HIDDEN) else super().find_spec(name, *rest)
 
-sys.meta_path.insert(0, Hidden)
-from keras_selcal._core import backend
+sys.meta_path[sys.meta_path.index(PathFinder)] = Rest
 from keras_selcal.cli import main
 main(["report", "a.npz", "--resamples", "0"])
-assert "jax" not in sys.modules
+import keras
+assert keras.config.backend() == EXPECTED
+assert not any(name.startswith(HIDDEN) for name in sys.modules)
 """
 
 
-def test_report_runs_where_no_backend_is_installed():
+@pytest.mark.parametrize(
+    ("hidden", "expected"),
+    [
+        (("jax", "scipy", "sklearn", "torch", "tensorflow"), "numpy"),
+        # A Keras whose NumPy backend cannot be imported.
+        (("keras.src.backend.numpy",), "jax"),
+    ],
+)
+def test_commands_run_on_what_is_installed(hidden, expected):
     np.savez("a.npz", probs=PROBS, labels=LABELS)
-    text = finish(start("-c", WITHOUT_JAX, KERAS_BACKEND="", KERAS_HOME="."))
+    program = f"HIDDEN, EXPECTED = {hidden}, {expected!r}\n{REPORT_WITHOUT}"
+    text = finish(start("-c", program, KERAS_BACKEND="", KERAS_HOME="."))
     assert "Calibration report of a: 4 samples" in text
 
 

@@ -22,12 +22,17 @@ def chosen_backend() -> str:
     return str(os.environ.get("KERAS_BACKEND") or configured or "tensorflow")
 
 
+def installed_backends() -> list[str]:
+    """Returns the backends that are installed."""
+    return [name for name in _BACKENDS if find_spec(name)]
+
+
 def require_backend() -> None:
     """Raises ImportError, with the remedy, if the backend of Keras is not installed."""
     backend = chosen_backend()
     if "keras" in sys.modules or backend not in _BACKENDS or find_spec(backend):
         return
-    installed = [name for name in _BACKENDS if find_spec(name)]
+    installed = installed_backends()
     if installed:
         remedy = (
             f"Installed: {', '.join(installed)}. Choose it before Keras is imported: "
