@@ -1,9 +1,12 @@
 """Builds the parts of the site that are not written by hand.
 
-These are the start page (the README), the study, the benchmarks, the changelog, the
-tutorials, the API reference and every picture of the page on concepts.
+These are the start page (the README), the study, the claims, the benchmarks, the
+changelog, the tutorials, the API reference, every picture of the page on concepts, and
+what the code of the guides and tutorials prints and draws (`docs/execute.py`).
 """
 
+import logging
+import os
 import re
 import sys
 from pathlib import Path
@@ -18,6 +21,7 @@ ROOT = DOCS.parent
 _ELSEWHERE = {
     "index.md": "README.md",
     "study.md": "recipes/STUDY.md",
+    "claims.md": "recipes/CLAIMS.md",
     "benchmarks.md": "benchmarks/README.md",
     "changelog.md": "CHANGELOG.md",
     "contributing.md": "CONTRIBUTING.md",
@@ -38,25 +42,25 @@ _GUIDES = [
     "recipes.md",
 ]
 _API = ["losses", "metrics", "calibrators", "selective", "conformal", "report"]
-_API += ["callbacks", "functional", "csf", "plots", "analysis"]
+_API += ["callbacks", "functional", "csf", "stacks", "plots", "analysis"]
+_log = logging.getLogger("mkdocs.hooks")
 
 
 def on_config(config: Any) -> Any:
     """Orders the pages; guides that the list does not know come last."""
     sys.path.insert(0, str(ROOT))
     written = {path.name for path in DOCS.glob("*.md")}
-    special = {"concepts.md", "comparison.md", "claims.md"}
+    special = {"concepts.md", "comparison.md"}
     guides = [name for name in _GUIDES if name in written]
     guides += sorted(written - set(guides) - special)
     tutorials = [f"tutorials/{path.stem}.md" for path in _tutorials()]
-    results = ["claims.md"] if "claims.md" in written else []
     config.nav = [
         {"Start": "index.md"},
         {"Concepts": "concepts.md"},
-        *([{"Tutorials": tutorials}] if tutorials else []),
+        {"Tutorials": tutorials},
         {"Guides": guides},
         {"API": [{name: f"api/{name}.md"} for name in _API]},
-        {"Results": ["study.md", *results, "benchmarks.md", "comparison.md"]},
+        {"Results": ["study.md", "claims.md", "benchmarks.md", "comparison.md"]},
         {"Project": ["contributing.md", "changelog.md"]},
     ]
     return config
@@ -64,11 +68,30 @@ def on_config(config: Any) -> Any:
 
 def on_files(files: Files, config: Any) -> Files:
     """Adds the generated pages and pictures."""
+    import jupytext
+
+    sys.path.insert(0, str(DOCS))
+    from execute import with_outputs
+
     pages: dict[str, str | bytes] = {}
     for page, path in _ELSEWHERE.items():
         pages[page] = (ROOT / path).read_text("utf-8")
+    run = {path.name: path.read_text("utf-8") for path in sorted(DOCS.glob("*.md"))}
+    run["index.md"] = pages["index.md"]
     for path in _tutorials():
-        pages[f"tutorials/{path.stem}.md"] = _tutorial_page(path)
+        run[f"tutorials/{path.stem}.md"] = _tutorial_page(path)
+        notebook = jupytext.writes(jupytext.read(path), fmt="ipynb")
+        pages[f"tutorials/{path.stem}.ipynb"] = notebook
+    _find_data()
+    for name, text in run.items():
+        _log.info("Running the code of %s", name)
+        try:
+            pages |= with_outputs(name, text)
+        except Exception as error:
+            if "URL fetch failure" not in str(error):
+                raise
+            _log.info("%s is shown without outputs: %s", name, error)
+            pages[name] = text
     for name in _API:
         pages[f"api/{name}.md"] = _api_page(name)
     pages |= _pictures()
@@ -87,18 +110,27 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     up = "../" * page.file.src_uri.count("/")
 
     def replace(match: re.Match[str]) -> str:
-        target, _, anchor = match[1].partition("#")
-        if ":" in match[1] or not target:
+        target, _, anchor = match[2].partition("#")
+        if ":" in match[2] or not target:
             return match[0]
         path = (folder / target).resolve()
         for name, elsewhere in _ELSEWHERE.items():
             if path == ROOT / elsewhere:
-                return f"]({up}{name}{'#' * bool(anchor)}{anchor})"
+                return f"[{match[1]}]({up}{name}{'#' * bool(anchor)}{anchor})"
         if path.is_relative_to(DOCS):
-            return f"]({up}{path.relative_to(DOCS)}{'#' * bool(anchor)}{anchor})"
-        return match[0]
+            target = f"{up}{path.relative_to(DOCS)}{'#' * bool(anchor)}{anchor}"
+            return f"[{match[1]}]({target})"
+        # A file of the repository that is not on the site.
+        return match[1] if path.exists() else match[0]
 
-    return re.sub(r"\]\(([^)\s]+)\)", replace, markdown)
+    return re.sub(r"\[([^\]]*)\]\(([^)\s]+)\)", replace, markdown)
+
+
+def _find_data() -> None:
+    """Names the data of a tutorial, if they need not be downloaded."""
+    data = Path(os.environ.get("KERAS_SELCAL_DATA", "")) / "text" / "clinc150.json"
+    if data.is_file():
+        os.environ.setdefault("CLINC150", str(data))
 
 
 def _tutorials() -> list[Path]:
@@ -108,10 +140,13 @@ def _tutorials() -> list[Path]:
 def _tutorial_page(path: Path) -> str:
     """Returns a script of cells (`# %%`) as Markdown."""
     parts = [f"<!-- Generated from docs/tutorials/{path.name} -->"]
+    links = f"[Notebook]({path.stem}.ipynb)"
     for cell in re.split(r"^# %%", path.read_text("utf-8"), flags=re.M)[1:]:
         head, _, body = cell.partition("\n")
         if "[markdown]" in head:
             parts.append(re.sub(r"^# ?", "", body, flags=re.M).strip())
+            if len(parts) == 2:
+                parts.append(f"{links}{{ download }}")
         elif body.strip():
             parts.append(f"```python\n{body.strip()}\n```")
     return "\n\n".join(parts) + "\n"
@@ -143,7 +178,6 @@ def _api_page(name: str) -> str:
 
 
 def _pictures() -> dict[str, bytes]:
-    sys.path.insert(0, str(DOCS))
     import pictures
 
     return {f"images/{name}.png": pictures.draw(name) for name in pictures.PICTURES}

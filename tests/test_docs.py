@@ -8,6 +8,7 @@ import re
 import runpy
 from pathlib import Path
 
+import execute
 import pytest
 
 import keras_selcal
@@ -41,13 +42,9 @@ def test_public_names_have_docstrings_and_examples():
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
-def test_guide_examples(guide, tmp_path, monkeypatch):
-    """The Python blocks of a page, in order, share one session."""
-    monkeypatch.chdir(tmp_path)
-    session = {}
-    blocks = re.findall(r"```python\n(.*?)```", guide.read_text("utf-8"), re.DOTALL)
-    for block in blocks:
-        exec(compile(block, str(guide), "exec"), session)
+def test_guide_examples(guide):
+    """Blocks of Python, and of commands on files, share one session, in order."""
+    execute.with_outputs(guide.name, guide.read_text("utf-8"))
 
 
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)

@@ -5,8 +5,8 @@
 # none. This tutorial trains a classifier on CLINC150 (Larson et al. 2019, CC BY 3.0) and
 # lets it abstain, so that at most 5 % of its answers are wrong.
 #
-# The data are one file, `data_full.json` of
-# [clinc/oos-eval](https://github.com/clinc/oos-eval). `CLINC150` names its path.
+# The data are one file of [clinc/oos-eval](https://github.com/clinc/oos-eval), which is
+# downloaded once. If you have it already, set the variable `CLINC150` to its path.
 
 # %%
 import json
@@ -16,12 +16,14 @@ import keras
 import numpy as np
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from keras_selcal import SelectiveClassifier, TemperatureScaling
+from keras_selcal import SelectiveClassifier, TemperatureScaling, functional, plots
 
 # The tests set this, to run the script in seconds.
 QUICK = bool(os.environ.get("KERAS_SELCAL_QUICK"))
 
-with open(os.environ.get("CLINC150", "data_full.json"), encoding="utf-8") as file:
+URL = "https://raw.githubusercontent.com/clinc/oos-eval/master/data/data_full.json"
+path = os.environ.get("CLINC150") or keras.utils.get_file("clinc150.json", URL)
+with open(path, encoding="utf-8") as file:
     data = json.load(file)
 names = sorted({intent for _, intent in data["train"]})
 if QUICK:
@@ -70,15 +72,29 @@ risk = 0.2 if QUICK else 0.05
 classifier.fit(features(val), y_val, risk=risk, delta=0.05, verbose=0)
 test, y_test = read("test")
 found = classifier.evaluate(features(test), y_test, verbose=0)
-print({name: round(float(value), 4) for name, value in found.items()})
+for name, value in found.items():
+    print(f"{name:21} {100 * value:.1f} %")
 
 # %% [markdown]
 # ## What belongs to no intent
 #
-# The guarantee says nothing about questions of another kind. The share of out-of-scope
-# questions that is answered all the same is printed here; each such answer is wrong.
+# The guarantee says nothing about questions of another kind. Some of the out-of-scope
+# questions are answered all the same, and each such answer is wrong.
 
 # %%
 unknown = [text for text, _ in data["oos_test"]][: 100 if QUICK else None]
 answered = classifier.predict(features(unknown), verbose=0).accepted
 print(f"{100 * answered.mean():.1f} % of {len(unknown)} unknown questions are answered")
+
+# %% [markdown]
+# ## Look at the trade-off
+#
+# The curve shows the share of wrong answers at every share of answered questions, for the
+# intents that the classifier knows.
+
+# %%
+p_test = classifier.predict_proba(features(test), verbose=0)
+plots.risk_coverage_curve(y_test, p_test, coverage=float(found["coverage"]))
+p_unknown = classifier.predict_proba(features(unknown), verbose=0)
+auroc = functional.ood_auroc(p_test, p_unknown)
+print(f"A known question has the higher confidence in {100 * auroc:.1f} % of the pairs")

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Noisy labels
 #
-# A fifth of the training labels is wrong. This tutorial trains the same network with four
+# 20 % of the training labels are drawn at random. This tutorial trains the same network with four
 # losses, and compares their accuracy and calibration on clean labels.
 
 # %%
@@ -17,6 +17,7 @@ from keras_selcal import (
     DualFocalLoss,
     FocalLoss,
     TemperatureScaling,
+    plots,
 )
 
 # The tests set this, to run the script in seconds.
@@ -50,8 +51,8 @@ for name, loss in losses.items():
 # %% [markdown]
 # ## Compare
 #
-# One seed of one small network decides nothing about the losses; the study in this
-# documentation repeats it. Look at the intervals.
+# One seed of one small network decides nothing about the losses; the
+# [study](../study.md) repeats it. Look at the 95 % intervals.
 
 # %%
 reports = [
@@ -59,16 +60,26 @@ reports = [
     for name, z in logits.items()
 ]
 for report in reports:
-    print(report.name, report["accuracy"], report["ece"])
+    print(f"{report.name:14} accuracy {report['accuracy']}  ECE {report['ece']}")
 
 # %% [markdown]
-# Networks that are trained on wrong labels are *under*confident on clean ones: they have
-# learned that a fifth of the labels cannot be predicted. Temperature scaling corrects this,
-# if a few hundred clean labels are at hand.
+# The networks are *under*confident on clean labels: they have learned that a fifth of the
+# labels cannot be predicted. The focal losses, which lower the confidence of every network,
+# make this worse.
+
+# %%
+shown = {name: logits[name][test] for name in ("cross-entropy", "dual focal", "AU")}
+plots.reliability_diagram(y[test], shown, from_logits=True)
+
+# %% [markdown]
+# ## Correct it
+#
+# Temperature scaling does so, if a few hundred clean labels are at hand. A temperature
+# below 1 raises the confidence.
 
 # %%
 for name, z in logits.items():
     calibrator = TemperatureScaling().fit(z[fit], y[fit])
     report = CalibrationReport(y[test], calibrator.predict_proba(z[test]), bootstrap=0)
-    print(name, f"T = {calibrator.temperature:.2f},", "ECE", report["ece"].value)
+    print(f"{name:14} T = {calibrator.temperature:.2f}  ECE {report['ece']}")
 print(reports[0].to_html("noisy_labels.html", others=reports[1:]))

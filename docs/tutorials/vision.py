@@ -1,9 +1,10 @@
 # %% [markdown]
 # # Fine-tune and calibrate a vision model
 #
-# A small convolutional network is trained on one task (digits 0 to 4), its features are
-# reused for another (digits 5 to 9) with few images, and the result is calibrated and saved
-# as one model. A network of `keras.applications` takes the place of `features` in earnest.
+# A convolutional network is pretrained on one task (digits 0 to 4), fine-tuned on another
+# (digits 5 to 9) with 150 images, calibrated, and saved as one model. The images are so
+# small that all of it takes seconds. For your own photographs, use a network of
+# `keras.applications` with ImageNet weights as `features`; nothing else changes.
 
 # %%
 import os
@@ -12,7 +13,7 @@ import keras
 import numpy as np
 from sklearn.datasets import load_digits
 
-from keras_selcal import CalibrationReport, TemperatureScaling
+from keras_selcal import CalibrationReport, TemperatureScaling, plots
 from keras_selcal.calibrators import finetune
 
 # The tests set this, to run the script in seconds.
@@ -69,9 +70,16 @@ reports = [
     for name, (z, logits) in outputs.items()
 ]
 for report in reports:
-    print(report.name, report["accuracy"], report["ece"])
+    print(f"{report.name:20} accuracy {report['accuracy']}  ECE {report['ece']}")
+
+# %%
+shown = {report.name: outputs[report.name][0] for report in reports[::2]}
+plots.reliability_diagram(y[test], shown, from_logits=True)
 
 # %% [markdown]
+# The intervals overlap: with 500 test images, none of the three can be called better
+# calibrated than the others. Report an interval before you choose.
+#
 # ## Save
 #
 # The calibrated model is a Keras model of probabilities, in one file.

@@ -31,6 +31,11 @@ class Interval(NamedTuple):
     low: float
     high: float
 
+    def __str__(self) -> str:
+        if math.isnan(self.low):
+            return f"{self.value:.4f}"
+        return f"{self.value:.4f} [{self.low:.4f}, {self.high:.4f}]"
+
 
 class Evaluation(Mapping[str, Interval]):
     """The metrics of predictions by name; `CalibrationReport` presents them.
