@@ -8,7 +8,7 @@ import numpy as np
 from keras_selcal import losses as library
 from keras_selcal._core.samples import Array
 from keras_selcal._core.validation import refuse
-from keras_selcal.analysis import LossCurve, loss_curve
+from keras_selcal.analysis import loss_curve
 from keras_selcal.losses import ReweightedLoss
 from keras_selcal.plots import canvas
 
@@ -59,29 +59,18 @@ def loss_weights(
     - Zhou et al., Revisiting Reweighted Risk for Calibration: AURC, Focal and Inverse
       Focal Loss, Fig. weightandloss
     """
-    curves = _curves(losses, num_classes, y_pred, rival)
-    (ax,) = canvas.axes(ax)
-    _draw(ax, curves, "weight", normalize)
-    ax.set_xlim(0, 1)
+    ax, _, _ = _draw("weight", losses, num_classes, ax, normalize, y_pred, rival)
     ax.set_ylim(bottom=0)
-    label = "weight of the sample"
-    _finish(ax, f"{label} (mean 1)" if normalize else label)
+    _finish(ax, f"weight of the sample{' (mean 1)' * normalize}")
     return ax
 
 
 def loss_values(
-    losses: Any,
-    num_classes: int = 10,
-    *,
-    y_pred: Any | None = None,
-    normalize: bool = True,
-    rival: float | None = None,
-    ax: Any = None,
+    losses: Any, num_classes: int = 10, *, ax: Any = None, **options: Any
 ) -> Any:
     """Draws the loss of a sample, against p of its true class.
 
-    Predictions, batch and normalisation are as in `loss_weights`; the numbers are those
-    of `keras_selcal.analysis.loss_curve`. Near p = 0 the axis cuts the curves off.
+    Near p = 0 the axis cuts the curves off.
 
     Formula:
 
@@ -90,14 +79,10 @@ def loss_values(
     ```
 
     Args:
-        losses: a `ReweightedLoss` or its name, a list of them, or a mapping of labels
-            to them. `FocalLoss(gamma=0)` is cross-entropy.
+        losses: as in `loss_weights`.
         num_classes: k.
-        y_pred: probabilities (..., k) that represent the batch; they determine k.
-        normalize: whether to divide by the mean weight, to make curves comparable.
-        rival: the share of 1 − p that one other class has. By default all other
-            classes have the same share.
         ax: the Axes to draw on. By default a new figure is made.
+        **options: `y_pred`, `normalize` and `rival`, as in `loss_weights`.
 
     Returns:
         The Axes.
@@ -112,30 +97,22 @@ def loss_values(
     - Zhou et al., Revisiting Reweighted Risk for Calibration: AURC, Focal and Inverse
       Focal Loss, Fig. weightandloss
     """
-    curves = _curves(losses, num_classes, y_pred, rival)
-    (ax,) = canvas.axes(ax)
-    values = _draw(ax, curves, "loss", normalize)
-    # Losses go to ∞ as p goes to 0: the axis ends at the largest median of the curves.
-    ax.set_xlim(0, 1)
+    ax, _, values = _draw("loss", losses, num_classes, ax, **options)
+    # Losses go to ∞ as p goes to 0: the axis ends at the largest median of the losses.
     ax.set_ylim(0, 1.05 * np.median(values, axis=0).max())
-    label = "loss of the sample"
-    _finish(ax, f"{label} (mean weight 1)" if normalize else label)
+    _finish(ax, f"loss of the sample{_mean_weight(**options)}")
     return ax
 
 
 def loss_gradients(
-    losses: Any,
-    num_classes: int = 10,
-    *,
-    y_pred: Any | None = None,
-    normalize: bool = True,
-    rival: float | None = None,
-    ax: Any = None,
+    losses: Any, num_classes: int = 10, *, ax: Any = None, **options: Any
 ) -> Any:
     """Draws the gradient of a loss with respect to p of the true class.
 
-    Negative: training raises p. Positive: training lowers it, as inverse focal loss
-    with γ above 3.6 does in places.
+    Training raises p where the gradient is negative and lowers p where it is positive,
+    as inverse focal loss with γ above 3.6 does in places;
+    `keras_selcal.analysis.loss_curve` lists where. Near p = 0 the axis cuts the curves
+    off.
 
     Formula:
 
@@ -144,20 +121,13 @@ def loss_gradients(
     ```
 
     with s the share of the weight's own gradient that the loss keeps: `weight_gradient`
-    of `AULoss`, 0 for `AURCLoss`, 1 otherwise. Predictions, batch and normalisation
-    are as in `loss_weights`. The numbers are those of
-    `keras_selcal.analysis.loss_curve`, which also lists where they are positive. Near
-    p = 0 the axis cuts the curves off.
+    of `AULoss`, 0 for `AURCLoss`, 1 otherwise.
 
     Args:
-        losses: a `ReweightedLoss` or its name, a list of them, or a mapping of labels
-            to them. `FocalLoss(gamma=0)` is cross-entropy.
+        losses: as in `loss_weights`.
         num_classes: k.
-        y_pred: probabilities (..., k) that represent the batch; they determine k.
-        normalize: whether to divide by the mean weight, to make curves comparable.
-        rival: the share of 1 − p that one other class has. By default all other
-            classes have the same share.
         ax: the Axes to draw on. By default a new figure is made.
+        **options: `y_pred`, `normalize` and `rival`, as in `loss_weights`.
 
     Returns:
         The Axes.
@@ -172,34 +142,50 @@ def loss_gradients(
     - Zhou et al., Revisiting Reweighted Risk for Calibration: AURC, Focal and Inverse
       Focal Loss, App. gradient
     """
-    curves = _curves(losses, num_classes, y_pred, rival)
-    (ax,) = canvas.axes(ax)
-    gradients = _draw(ax, curves, "gradient", normalize)
+    ax, p, gradients = _draw("gradient", losses, num_classes, ax, **options)
     # Gradients go to −∞ as p goes to 0: the axis ends at the median at p = 0.1.
-    p = next(iter(curves.values())).p
     lowest = np.median(gradients, axis=0)[p >= 0.1].min()
-    finish_gradients(ax, lowest, np.max(gradients), normalize)
+    finish_gradients(ax, lowest, np.max(gradients), _mean_weight(**options))
     return ax
 
 
 def _draw(
-    ax: Any, curves: Mapping[str, LossCurve], what: str, normalize: bool
-) -> list[Array]:
-    """Draws an attribute of each curve, and returns the values that were drawn."""
+    what: str,
+    losses: Any,
+    num_classes: int,
+    ax: Any,
+    normalize: bool = True,
+    y_pred: Any | None = None,
+    rival: float | None = None,
+) -> tuple[Any, Array, Array]:
+    """Draws an attribute of the losses' curves.
+
+    Returns the Axes, p, and the values that were drawn, (losses, points).
+    """
+    curves = {
+        label: loss_curve(loss, num_classes, y_pred=y_pred, rival=rival)
+        for label, loss in named_losses(losses).items()
+    }
+    (ax,) = canvas.axes(ax)
     drawn = []
     for index, (name, curve) in enumerate(curves.items()):
         values = getattr(curve, what) / (curve.weight.mean() if normalize else 1.0)
         style = canvas.line_style(index)
         ax.plot(curve.p, values, **style, linewidth=1.8, label=name)
         drawn.append(values)
-    return drawn
+    ax.set_xlim(0, 1)
+    return ax, curve.p, np.array(drawn)
+
+
+def _mean_weight(normalize: bool = True, **options: Any) -> str:
+    return " (mean weight 1)" if normalize else ""
 
 
 def finish_gradients(
     ax: Any,
     lowest: float,
     highest: float,
-    normalized: bool = False,
+    unit: str = "",
     **legend: Any,
 ) -> None:
     """Labels the axes of gradients, with room for the lowest, the highest and 0."""
@@ -208,8 +194,7 @@ def finish_gradients(
     ax.axhline(0, color=canvas.GREY, linewidth=0.8)
     ax.set_xlim(0, 1)
     ax.set_ylim(lowest - room, highest + room)
-    label = "gradient of the loss with respect to p"
-    label = f"{label} (mean weight 1)" if normalized else label
+    label = f"gradient of the loss with respect to p{unit}"
     _finish(ax, label, title="below 0: training raises p", **legend)
 
 
@@ -236,12 +221,3 @@ def named_losses(losses: Any) -> dict[str, ReweightedLoss]:
     if len(named) < max(len(losses), 1):
         refuse("losses", losses, f"{allowed}, not empty and with distinct names")
     return named
-
-
-def _curves(
-    losses: Any, num_classes: int, y_pred: Any | None, rival: float | None
-) -> dict[str, LossCurve]:
-    return {
-        label: loss_curve(loss, num_classes, y_pred=y_pred, rival=rival)
-        for label, loss in named_losses(losses).items()
-    }
