@@ -11,7 +11,7 @@ from keras_selcal import losses as library
 from keras_selcal._core.batch import Batch
 from keras_selcal._core.ops import Tensor, gradient
 from keras_selcal._core.outputs import Outputs
-from keras_selcal._core.samples import Array, to_numpy
+from keras_selcal._core.samples import Array, Samples, to_numpy
 from keras_selcal._core.validation import check_count, check_number, refuse
 from keras_selcal.losses import ReweightedLoss
 from keras_selcal.losses.au_loss import drag
@@ -19,13 +19,13 @@ from keras_selcal.losses.au_loss import drag
 __all__ = ["LossCurve", "SampleGradients", "drag", "loss_curve", "sample_gradients"]
 
 _P = np.arange(1, 256) / 256
-# A gradient above 0 by less than this share of the largest one is rounding.
+# A gradient smaller than this share of the largest one is rounding.
 _ROUNDING = 1e-6
-# How close to 0 or 1 a sample's p is taken: 1 − p is exact in float32.
+# A sample's p is clipped to this distance from 0 and 1; 1 − p is exact in float32.
 _LEAST_P = 2.0**-20
 
-# Weight of the reference batch, where a point of the curve has weight 1: large, so that
-# the points hardly change it, and exact in float32.
+# Weight of the reference batch, in which a point of the curve has weight 1: large, so
+# that the points have little effect on it, and exact in float32.
 _REFERENCE_MASS = 2**22
 _REFERENCE_SIZE = 1024
 
@@ -126,7 +126,7 @@ def loss_curve(
     n, k = len(_P), reference.shape[-1]
     y_true = np.zeros(n + len(reference), "int32")
     if _takes_one_hot(loss):
-        # The batch is calibrated: its probabilities are those of its labels.
+        # The reference is calibrated: its labels are its probabilities.
         y_true = np.concatenate([np.eye(k)[y_true[:n]], reference])
     counts = np.ones(len(y_true))
     counts[n:] = max(2, _REFERENCE_MASS // len(reference))
@@ -157,16 +157,16 @@ def sample_gradients(
 ) -> SampleGradients:
     """Returns the gradient of a loss with respect to p of the samples' true classes.
 
-    `loss_curve` describes any sample; this function describes the given ones, with the
-    weights that they have in one batch of all of them. As p moves, the other classes
-    keep their proportions. The gradient is n ∂L/∂p of the batch's mean loss L: where
-    samples interact (`KDECrossentropy`, `AULoss` with `through="cdf"`), it includes the
-    effect of p on the others. A p closer than 1e-6 to 0 or 1 counts as that far away.
+    `loss_curve` describes any sample; this function describes the given samples, with
+    the weights that they have in one batch of all of them. As p changes, the other
+    classes keep their proportions. The gradient is n ∂L/∂p of the batch's mean loss L:
+    if samples interact (`KDECrossentropy`, `AULoss` with `through="cdf"`), it includes
+    the effect of p on the others. p is clipped to [1e-6, 1 − 1e-6].
 
     Args:
-        loss: as `loss_curve` takes it.
+        loss: as in `loss_curve`.
         y_true: class indices (...) or (..., 1).
-        y_pred: probabilities or logits, (..., k).
+        y_pred: probabilities or logits, (..., k), or (..., 1) for one sigmoid unit.
         from_logits: whether `y_pred` holds logits.
 
     Returns:
@@ -185,21 +185,17 @@ def sample_gradients(
       Focal Loss, Fig. gradients_over_epochs
     """
     loss = _reweighted(loss)
-    predictions = to_numpy(y_pred).astype("float64")
-    if predictions.ndim < 1 or predictions.shape[-1] < 2 or predictions.size == 0:
-        refuse("y_pred", predictions.shape, "of shape (..., k) with k ≥ 2, not empty")
-    predictions = predictions.reshape(-1, predictions.shape[-1])
+    samples = Samples.given(y_true, y_pred, from_logits=from_logits)
+    if not samples.sparse:
+        refuse("y_true", np.shape(y_true), "class indices")
+    predictions = samples.y_pred.astype("float64")
     if from_logits:
         predictions = np.exp(predictions - predictions.max(-1, keepdims=True))
         predictions /= predictions.sum(-1, keepdims=True)
-    if not np.all((predictions >= 0) & (predictions <= 1)):
-        refuse("y_pred", y_pred, "probabilities, in [0, 1], unless `from_logits` is on")
+    if np.isnan(predictions).any():
+        refuse("y_pred", y_pred, "free of NaN")
     n, k = predictions.shape
-    labels = to_numpy(y_true).reshape(-1)
-    classes = np.isin(labels, np.arange(k))
-    if len(labels) != n or not classes.all():
-        refuse("y_true", y_true, f"class indices in 0 … {k - 1}, one for each of {n}")
-    labels = labels.astype("int32")
+    labels = samples.labels.astype("int32")
     of_class = np.eye(k)[labels]
     others = np.where(of_class, 0.0, predictions)
     mass = others.sum(-1, keepdims=True)

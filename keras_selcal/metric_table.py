@@ -1,7 +1,7 @@
-"""The table of metrics: one row for each, for reports, callbacks and recipes alike.
+"""The table of metrics, with one row for each, used by reports, callbacks and recipes.
 
-`METRICS["ece"]` is the row of a metric, `metric_row("risk_at_coverage_0.8")` that of a
-metric at a value. `row.function(y_true, y_pred)` computes it exactly.
+`METRICS["ece"]` is the row of a metric, `metric_row("risk_at_coverage_0.8")` the row of
+a metric at a value. `row.function(y_true, y_pred)` computes the metric exactly.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from keras_selcal._core.validation import refuse
 
 @dataclass(frozen=True)
 class MetricRow:
-    """What is known of a metric.
+    """A metric: its functions, and its names, unit and direction in reports.
 
     Attributes:
         name: its key in reports and logs; `risk_at_coverage_0.8` for a metric at a
@@ -27,13 +27,14 @@ class MetricRow:
         streaming: makes the `keras.metrics.Metric`, or None if there is none.
         title: its name in text.
         short: its name in tables and plots.
-        meaning: what it says, in a sentence; `{num_bins}` stands for the bins.
+        meaning: what it measures, in a sentence; `{num_bins}` is replaced by the number
+            of bins.
         unit: `"share"` for shares of the samples, `"points"` for differences of
             shares, `"nats"`, or `""`.
         direction: `"up"` if higher is better, else `"down"`, as Keras's `_direction`.
         options: names of the options that `function` takes, of `num_bins` and `csf`.
-        at: name of the argument at which the metric is taken, `"coverage"` or
-            `"risk"`, or None.
+        at: name of the argument that the metric depends on, `"coverage"` or `"risk"`,
+            or None.
     """
 
     name: str

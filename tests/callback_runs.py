@@ -6,6 +6,8 @@ import keras
 from digits import digits
 from keras import ops
 
+from keras_selcal import CalibrationMonitor
+
 BACKEND = keras.backend.backend()
 
 
@@ -51,6 +53,13 @@ def pretend(model, callbacks, epochs=range(1)):
         every.on_epoch_end(epoch, {"loss": 1.0})
     every.on_train_end({"loss": 1.0})
     return model.history.history
+
+
+def measured(model, *arguments, **options):
+    """Returns what a monitor finds without any training."""
+    monitor = CalibrationMonitor(*arguments, **options)
+    pretend(model, [monitor])
+    return monitor.values
 
 
 class Weights(keras.callbacks.Callback):

@@ -19,6 +19,21 @@ def rng():
     return np.random.default_rng(0)
 
 
+@pytest.fixture
+def ax():
+    """An Axes that pyplot does not know."""
+    from matplotlib.figure import Figure
+
+    return Figure().subplots()
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
+
+
 @pytest.fixture(autouse=True)
 def _seed():
     keras.utils.set_random_seed(0)

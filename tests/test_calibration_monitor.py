@@ -16,6 +16,7 @@ from callback_runs import (
     compiled,
     data,
     fit,
+    measured,
     network,
     of_the_backend,
     pretend,
@@ -31,13 +32,6 @@ from keras_selcal import (
     functional,
 )
 from keras_selcal.callbacks import calibration_monitor
-
-
-def measured(model, *arguments, **options):
-    """Returns what a monitor finds without any training."""
-    monitor = CalibrationMonitor(*arguments, **options)
-    pretend(model, [monitor])
-    return monitor.values
 
 
 def test_values_are_exact_metrics_of_the_current_weights():

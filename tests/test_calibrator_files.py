@@ -54,7 +54,7 @@ def test_load_refuses_other_files(tmp_path):
     np.savez(tmp_path / "other.npz", z=z)
     np.savez(tmp_path / "pickle.npz", calibrator=np.array([{}], dtype=object))
     for name in ("text", "empty", "other.npz", "pickle.npz"):
-        with pytest.raises(ValueError, match=r"`path` must be a file that `Calibrator"):
+        with pytest.raises(ValueError, match="must be a file saved by `Calib"):
             Calibrator.load(tmp_path / name)
     with pytest.raises(FileNotFoundError):
         Calibrator.load(tmp_path / "nowhere")

@@ -16,6 +16,7 @@ from keras_selcal.calibrators import (
     DirichletCalibration,
     TemperatureScaling,
     VectorScaling,
+    dirichlet,
 )
 
 MULTI_LABEL = ["ts", "ts_ece", "vector", "svs", "histogram", "adaptive", "isotonic"]
@@ -316,6 +317,22 @@ def test_dirichlet_refuses_masked_classes():
     p = numpy(calibrator(z))
     assert np.isnan(p[0]).all()
     assert np.isfinite(p[1:]).all()
+
+
+def test_dirichlet_warns_of_a_fit_that_takes_minutes(monkeypatch):
+    z, y = draw(n=200)
+    DirichletCalibration().fit(z, y)  # a warning would be an error
+    monkeypatch.setattr(dirichlet, "_MOST_PRODUCTS", 200 * 16 - 1)
+    with pytest.warns(UserWarning, match="many minutes.*StructuredVectorScaling"):
+        DirichletCalibration().fit(z, y)
+
+
+def test_a_calibrator_of_probabilities_gives_nan_for_logits():
+    z, y = draw(n=200)
+    p = softmax(z)
+    calibrator = TemperatureScaling(from_logits=False).fit(p, y)
+    assert np.isfinite(calibrator.predict_proba(p)).all()
+    assert np.isnan(calibrator.predict_proba(z)).all()
 
 
 @pytest.mark.parametrize("name", ALL)

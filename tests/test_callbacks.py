@@ -9,6 +9,7 @@ from callback_runs import (
     Batches,
     Walkable,
     data,
+    measured,
     network,
     of_the_backend,
     pretend,
@@ -22,13 +23,6 @@ from keras_selcal import (
     TemperatureScaling,
     functional,
 )
-
-
-def measured(model, *arguments, **options):
-    """Returns what a monitor finds without any training."""
-    monitor = CalibrationMonitor(*arguments, **options)
-    pretend(model, [monitor])
-    return monitor.values
 
 
 def test_validation_data_of_every_form(rng):
@@ -77,7 +71,7 @@ def test_models_and_labels_that_are_refused():
     x, y = data()[1]
     inputs = keras.Input((64,))
     two = [keras.layers.Dense(2)(inputs), keras.layers.Dense(2)(inputs)]
-    with pytest.raises(ValueError, match="`model` must be a model of one output"):
+    with pytest.raises(ValueError, match="`model` must be a model with one output"):
         measured(keras.Model(inputs, two), (x, y))
     with pytest.raises(ValueError, match="`y_true` must hold class indices"):
         measured(shared(), (x, np.eye(9)[y % 9]))

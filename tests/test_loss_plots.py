@@ -1,11 +1,10 @@
 """Plots of weights, values and gradients of losses, which each backend computes."""
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import reference
 from matplotlib.figure import Figure
-from plot_data import PROBABILITIES, N, Y
+from plot_data import PROBABILITIES, N, Y, line, stairs
 
 from keras_selcal import (
     AULoss,
@@ -18,27 +17,6 @@ from keras_selcal import (
 )
 
 P = np.arange(1, 256) / 256
-
-
-@pytest.fixture
-def ax():
-    return Figure().subplots()
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
-
-
-def line(ax, label):
-    (found,) = (one for one in ax.get_lines() if one.get_label().startswith(label))
-    return found
-
-
-def stairs(ax, label):
-    (found,) = (patch for patch in ax.patches if patch.get_label().startswith(label))
-    return found.get_data()
 
 
 def curve(draw, loss, **options):

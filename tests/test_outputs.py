@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from backends import numpy
 from keras import ops
 
 from keras_selcal import CalibrationReport, ExpectedCalibrationError, FocalLoss
@@ -10,10 +11,6 @@ from keras_selcal._core.batch import Batch
 from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.samples import Samples
 from keras_selcal.functional import kde_ece
-
-
-def numpy(x):
-    return ops.convert_to_numpy(x)
 
 
 def sigmoid_data(n=7, seed=0):
@@ -111,7 +108,7 @@ def test_channels_first(classes):
 def test_label_smoothing_is_that_of_keras():
     y, z = np.array([0, 2, 1]), np.random.default_rng(4).normal(size=(3, 3))
     z = z.astype("float32")
-    batch = Batch.of(y, z, Outputs(from_logits=True, label_smoothing=0.3))
+    batch = Batch.of(y, z, Outputs(from_logits=True)).smoothed(0.3)
     values = batch.expectation(-batch.log_p_y)
     keras_loss = keras.losses.CategoricalCrossentropy(
         from_logits=True, label_smoothing=0.3, reduction=None

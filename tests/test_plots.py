@@ -97,17 +97,6 @@ DRAW = {
 }
 
 
-@pytest.fixture
-def ax():
-    return Figure().subplots()
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
-
-
 # Axes and matplotlib
 @pytest.mark.parametrize("name", DRAW)
 def test_draws_on_the_axes_that_it_is_given_and_returns_them(name, ax):

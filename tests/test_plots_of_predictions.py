@@ -1,6 +1,5 @@
 """Plots show the numbers of `functional`: bars, lines, whiskers and marks."""
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import reference
@@ -28,17 +27,6 @@ from keras_selcal import (
 
 pytestmark = pytest.mark.backend_free
 CORRECT = PROBABILITIES.argmax(-1) == Y
-
-
-@pytest.fixture
-def ax():
-    return Figure().subplots()
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
 
 
 def bars(ax, label):

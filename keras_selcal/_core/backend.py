@@ -12,8 +12,8 @@ _BACKENDS = ("jax", "torch", "tensorflow")
 
 
 def chosen_backend() -> str:
-    """Returns the backend that Keras will use: of its variable, its file, or its own
-    default.
+    """Returns the backend that Keras will use, from its environment variable, its
+    configuration file, or its default.
     """
     home = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras")
     configured = None
@@ -28,7 +28,7 @@ def installed_backends() -> list[str]:
 
 
 def require_backend() -> None:
-    """Raises ImportError, with the remedy, if the backend of Keras is not installed."""
+    """Raises an ImportError with instructions if Keras's backend is not installed."""
     backend = chosen_backend()
     if "keras" in sys.modules or backend not in _BACKENDS or find_spec(backend):
         return

@@ -1,9 +1,9 @@
-"""Labels and predictions of one call, in the one form that the library works on."""
+"""Labels and predictions of one call as `keras.ops` tensors."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import numpy as np
@@ -28,9 +28,7 @@ from keras_selcal._core.validation import SUM_TOLERANCE
 
 
 def combined_weight(shape: tuple[Any, ...], dtype: str, *factors: Any) -> Tensor | None:
-    """Returns the product of sample weights and masks in the samples' shape, or None
-    if none is given.
-    """
+    """Returns the product of weights and masks in the samples' shape, or None."""
     weight = None
     for factor in factors:
         if factor is not None:
@@ -54,32 +52,15 @@ class cached_property:  # noqa: N801
         return value
 
 
-class Score(Protocol):
-    """What `Batch` needs of a confidence score function (`keras_selcal.csf`)."""
-
-    needs: str
-
-    def __call__(self, x: Any) -> Tensor: ...
-
-    def log_odds(self, x: Any) -> Tensor: ...
-
-    def from_log_probabilities(self, log_probabilities: Tensor) -> Tensor: ...
-
-    def log_odds_from_log_probabilities(self, log_probabilities: Tensor) -> Tensor: ...
-
-    def refuse_missing(self, missing: str) -> None: ...
-
-
 @dataclass(frozen=True)
 class Batch:
     """n rows of predictions over k classes, with their labels.
 
-    A row is a sample, with all leading dimensions flattened; of multi-label data, it is
-    one label of a sample (k = 2). Code that looks at one row at a time needs to know no
-    more. A statistic over rows (ranks, a CDF, a kernel
-    estimate) is taken for each label: `by_label` brings values of the rows into shape
+    A row is a sample, with all leading dimensions flattened; for multi-label data, it
+    is one label of a sample (k = 2). A statistic over rows (ranks, a CDF, a kernel
+    estimate) is computed for each label: `by_label` returns values of the rows in shape
     (labels, samples), with one label for data that are not multi-label, and
-    `from_labels` brings them back. `to_samples` averages the values over labels.
+    `from_labels` is its inverse. `to_samples` averages the values over labels.
 
     Attributes:
         y_pred: probabilities, or log-probabilities if `in_logs`; (n, k).
@@ -91,10 +72,10 @@ class Batch:
         num_labels: number of labels of multi-label data, or 1. Label c of sample i is
             row i·num_labels + c.
         shape: shape of the samples.
-        mask: 1 for samples that neither a Keras mask nor `ignore_class` leaves out, in
-            the samples' shape (of multi-label data with `ignore_class`, with the labels
-            in a last axis); None if there is no mask. As in Keras, a mean over the
-            batch is one over the samples in the mask, of weight 0 or not.
+        mask: 0 for samples that a Keras mask or `ignore_class` leaves out, else 1, in
+            the samples' shape (for multi-label data with `ignore_class`, with the
+            labels in a last axis); None if there is no mask. As in Keras, a mean over
+            the batch is one over the samples in the mask, of weight 0 or not.
         weight: weights in the samples' shape, all factors multiplied, or None.
         threshold: probability of class 1 above which it is predicted (k = 2).
         logits: (n, k), or None if predictions are probabilities.
@@ -118,21 +99,21 @@ class Batch:
     ) -> "Batch":
         """Builds the batch from the arguments of a Keras loss or metric.
 
-        The Keras mask of `y_pred` is taken into account. Rows of weight 0 are replaced
-        by a uniform prediction of class 0: no content of padding, NaN and out-of-range
-        labels included, reaches a value or a gradient.
+        The Keras mask of `y_pred` is applied. Rows of weight 0 are replaced by a
+        uniform prediction of class 0: no content of padding, such as NaN or labels out
+        of range, affects a value or a gradient.
 
-        Bad values raise ValueError where they come as NumPy arrays or lists. The values
-        of tensors are not looked at, which would make a device wait in every step of
-        `fit`: see `valid`.
+        Bad values in NumPy arrays or lists raise ValueError. The values of tensors are
+        not read, because the device would have to wait in every step of `fit`; see
+        `valid`.
 
         Args:
             y_true: labels.
             y_pred: predictions.
-            outputs: what labels and predictions mean.
-            sample_weight: of a shape that broadcasts to the samples', or None.
+            outputs: the meaning of labels and predictions.
+            sample_weight: weights that broadcast to the samples' shape, or None.
         """
-        # Casting loses the mask: read it first.
+        # Read the mask first: casting drops it.
         mask = mask_of(y_pred)
         _check_host_values(y_true, y_pred, outputs, sample_weight, mask)
         y_pred, y_true = as_float(y_pred), ops.convert_to_tensor(y_true)
@@ -163,7 +144,7 @@ class Batch:
             y_pred = ops.log_softmax(y_pred, axis=-1)
             if may_be_infinite(y_pred):
                 y_pred = finite_log_p(y_pred, ops)
-        batch = cls(
+        return cls(
             y_pred,
             labels,
             outputs.from_logits,
@@ -176,7 +157,6 @@ class Batch:
             outputs.decision_threshold,
             logits,
         )
-        return batch.smoothed(outputs.label_smoothing)
 
     def smoothed(self, epsilon: float) -> "Batch":
         """Returns the batch with labels (1 − ε) y + ε/k."""
@@ -208,7 +188,7 @@ class Batch:
 
     @cached_property
     def log_p_y(self) -> Tensor:
-        """Logarithm of `p_y`, (n, 1) or (n, k)."""
+        """Ln p_y, (n, 1) or (n, k)."""
         return self.as_log_p(self.y_pred_y)
 
     @cached_property
@@ -218,12 +198,12 @@ class Batch:
 
     @cached_property
     def y_pred_y(self) -> Tensor:
-        """`y_pred` of the true class, (n, 1) or (n, k): to compare with `y_pred`, where
-        p and p_y may be rounded differently.
+        """`y_pred` of the true class, (n, 1) or (n, k). Compare this with `y_pred`,
+        because p and p_y may be rounded differently.
         """
         if not self.sparse:
             return self.y_pred
-        # A label outside 0 … k − 1 gives NaN rather than a plausible number.
+        # A label outside 0 … k − 1 gives NaN instead of a plausible number.
         index = self.class_indices
         valid = self.labels == index
         return ops.where(valid, ops.take_along_axis(self.y_pred, index, -1), math.nan)
@@ -236,7 +216,7 @@ class Batch:
 
     @cached_property
     def distributions(self) -> Tensor:
-        """Labels as distributions, (n, k); NaN where a label is no class."""
+        """Labels as distributions, (n, k); NaN where a label is not a class."""
         if not self.sparse:
             return self.labels
         index = self.class_indices
@@ -245,14 +225,14 @@ class Batch:
 
     @cached_property
     def valid(self) -> Tensor:
-        """Which rows hold what `Outputs` allows, (n,).
+        """Which rows are valid, (n,).
 
-        Elsewhere a label is no class or no distribution, a prediction is NaN or no
-        distribution, or a weight is negative or not finite. The values of such a row
-        must be NaN, not a plausible number: see `checked`.
+        In other rows, label or prediction is not a class or distribution, or the weight
+        is negative or not finite. `checked` sets their values to NaN, so that no
+        plausible number results.
         """
         if self.in_logs:
-            # One NaN in a row of logits makes all its log-probabilities NaN.
+            # One NaN in a row of logits makes all log-probabilities of the row NaN.
             valid = ops.logical_not(ops.isnan(self.y_pred[:, 0]))
         else:
             valid = _sums_to_one(self.y_pred)
@@ -268,7 +248,7 @@ class Batch:
     def checked(self, values: Tensor) -> Tensor:
         """Returns values of the rows, (n,), with NaN where a row is not valid.
 
-        A product, so that gradients become NaN as well.
+        NaN is a factor, so that gradients become NaN as well.
         """
         valid = ops.cast(self.valid, values.dtype)
         # 1/1 or 0/0: fewer operations than `where`, which torch runs one by one.
@@ -282,21 +262,21 @@ class Batch:
         """Returns the log-probabilities of values on the scale of `y_pred`."""
         return values if self.in_logs else safe_log(values)
 
-    def scores(self, csf: Score) -> Tensor:
+    def scores(self, csf: Any) -> Tensor:
         """Confidence scores (n,)."""
         if csf.needs != "probabilities":
             return csf(self._needed(csf))
         return csf.from_log_probabilities(self.y_pred) if self.in_logs else csf(self.p)
 
-    def log_odds(self, csf: Score) -> Tensor:
-        """The log-odds of confidence scores (n,); unbounded ones are their own."""
+    def log_odds(self, csf: Any) -> Tensor:
+        """The log-odds of confidence scores (n,), or the scores if not bounded."""
         if csf.needs != "probabilities":
             return csf.log_odds(self._needed(csf))
         if self.in_logs:
             return csf.log_odds_from_log_probabilities(self.y_pred)
         return csf.log_odds(self.y_pred)
 
-    def _needed(self, csf: Score) -> Tensor:
+    def _needed(self, csf: Any) -> Tensor:
         """Returns the predictions that a score needs."""
         if self.logits is None:
             csf.refuse_missing("probabilities")
@@ -330,8 +310,8 @@ class Batch:
         return ops.reshape(ops.transpose(values), (-1,))
 
     def to_samples(self, values: Tensor) -> Tensor:
-        """Returns values of the rows, (n,), in the samples' shape: the mean over labels
-        of multi-label data, in which labels that `ignore_class` leaves out are 0.
+        """Returns values of the rows, (n,), in the samples' shape. Multi-label data are
+        averaged over labels, and labels that `ignore_class` leaves out count as 0.
         """
         if self.num_labels == 1:
             return ops.reshape(values, self.shape)
@@ -356,17 +336,17 @@ def _rows_of_weight(
 
 
 def _sums_to_one(rows: Tensor) -> Tensor:
-    """Returns which rows may be distributions, (n,): not NaN, logits or multi-hot."""
-    # Absolute values: (1 − p, p), and many rows of logits, sum to 1 without them.
+    """Returns which rows may be distributions, (n,), instead of NaN or logits."""
+    # Without absolute values, (1 − p, p) and many rows of logits sum to 1 for any p.
     return abs(ops.sum(abs(rows), axis=-1) - 1.0) <= SUM_TOLERANCE
 
 
 def _static_shape(x: Tensor) -> tuple[int | None, ...] | None:
-    """Returns the shape that is known without running, or None for an unknown rank."""
+    """Returns the static shape, or None if the rank is not known."""
     try:
         return tuple(x.shape)
     except ValueError:
-        # TensorFlow, once it has met labels of two ranks, traces for any rank.
+        # TensorFlow traces for any rank once it has seen labels of two ranks.
         return None
 
 
@@ -380,7 +360,7 @@ def _check_host_values(
         shape = _static_shape(y_pred)
         if shape is None or None in shape:
             return
-        # Logits of 0 stand for values that are not at hand.
+        # Logits of 0 replace the values, which are on the device.
         outputs = replace(outputs, from_logits=True)
         y_pred = np.broadcast_to(np.float32(0), [size or 0 for size in shape])
     check_values(y_true, y_pred, outputs, sample_weight)

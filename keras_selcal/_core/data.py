@@ -1,4 +1,4 @@
-"""Walks through labelled data, and a model's outputs for it, batch by batch."""
+"""Labelled data in every form that Keras takes, and a model's outputs for it."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +12,7 @@ from keras_selcal._core.ops import mask_of
 from keras_selcal._core.samples import Array, to_numpy
 from keras_selcal._core.validation import check_count, refuse
 
-# That of `keras.Model.predict`.
+# The default of `keras.Model.predict`.
 _BATCH_SIZE = 32
 
 
@@ -27,12 +27,12 @@ def is_array(x: Any) -> bool:
 class Forward:
     """Computes a model's outputs and their Keras mask batch by batch.
 
-    Training does not notice: weights, metrics, and the random state of layers stay as
+    Training is not affected: weights, metrics, and the random state of layers stay as
     they are. (`keras.Model.predict` drops masks, and it would draw from PyTorch's
     global generator, which shuffles the training data.)
 
     Args:
-        model: a Keras model of one output.
+        model: a Keras model with one output.
         steps: the number of batches, if it is known.
         verbose: as in `keras.Model.predict`.
     """
@@ -50,8 +50,7 @@ class Forward:
     def __enter__(self) -> "Forward":
         if keras.backend.backend() == "torch":
             self._model.eval()
-        # The random generators' states are what Keras counts as variables, but not as
-        # weights.
+        # Keras counts the states of random generators as variables, but not as weights.
         weights = {id(weight) for weight in self._model.weights}
         self._states = [
             (variable, np.array(ops.convert_to_numpy(variable)))
@@ -61,9 +60,11 @@ class Forward:
         return self
 
     def __call__(self, x: Any) -> tuple[Array, Array | None]:
-        x = keras.tree.map_structure(_own_tensor, x)
+        x = keras.tree.map_structure(
+            lambda leaf: leaf if ops.is_tensor(leaf) else np.asarray(leaf), x
+        )
         mask = None
-        # A model's outputs have a mask always or never: the first batch tells.
+        # A model's outputs always have a mask or never: the first batch decides.
         if self._masked:
             output = self._model(x, training=False)
             mask = mask_of(output) if ops.is_tensor(output) else None
@@ -73,7 +74,7 @@ class Forward:
         else:
             output = self._model.predict_on_batch(x)
         if not isinstance(output, np.ndarray):
-            refuse("model", self._model, "a model of one output")
+            refuse("model", self._model, "a model with one output")
         self._done += 1
         self._bar.update(self._done)
         return output, mask
@@ -89,8 +90,8 @@ class LabelledOutputs(NamedTuple):
     """A model's outputs for labelled data, in the order of the data.
 
     Attributes:
-        outputs: what the model gives.
-        labels: as the data have them.
+        outputs: the model's outputs.
+        labels: the labels, as they are in the data.
         weight: the product of sample weights and the outputs' Keras mask, or None
             where every sample counts once.
     """
@@ -107,11 +108,11 @@ class LabelledData:
         x: arrays, or a data set of (x, y) or (x, y, sample_weight) batches:
             `tf.data.Dataset`, `keras.utils.PyDataset`, PyTorch's `DataLoader`, any
             iterable.
-        y: labels, where `x` is arrays.
-        sample_weight: weights, where `x` is arrays, or None.
-        batch_size: of arrays; 32 by default.
-        steps: how many batches are read; all by default.
-        name: what the caller calls `x`, for errors.
+        y: labels, if `x` is arrays.
+        sample_weight: weights, if `x` is arrays, or None.
+        batch_size: batch size for arrays. Defaults to 32.
+        steps: how many batches are read. By default all are.
+        name: the caller's name for `x`, which errors use.
     """
 
     def __init__(
@@ -140,17 +141,13 @@ class LabelledData:
         if not self.arrays:
             for argument, part in (("y", y), ("sample_weight", sample_weight)):
                 if part is not None:
-                    refuse(
-                        argument,
-                        part,
-                        "left out where `x` is a data set, which has its own",
-                    )
+                    refuse(argument, part, "left out if `x` is a data set with its own")
             if not isinstance(x, keras.utils.PyDataset | Iterable):
                 refuse(name, x, "arrays or a data set of (x, y) batches")
             self._data: Any = x
             return
         if y is None:
-            refuse("y", y, "the labels of `x`, where `x` is arrays")
+            refuse("y", y, "the labels of `x`, if `x` is arrays")
         parts = (x, y) if sample_weight is None else (x, y, sample_weight)
         for argument, part in zip(("y", "sample_weight"), parts[1:], strict=False):
             if not _is_one_array(part):
@@ -166,39 +163,39 @@ class LabelledData:
     def for_validation(
         cls, data: Any, batch_size: int | None = None, steps: int | None = None
     ) -> "LabelledData":
-        """Returns what `keras.Model.fit` takes as `validation_data`; a data set must
-        start anew each time it is walked through.
+        """Builds the data from what `keras.Model.fit` takes as `validation_data`.
+
+        A data set must allow more than one iteration.
         """
-        name = "validation_data"
-        allowed = (
-            "(x, y) or (x, y, sample_weight) of arrays, or a data set of such batches "
-            "that can be walked through again: a PyDataset, a tf.data.Dataset, a "
-            "DataLoader"
+        arrays = isinstance(data, tuple | list)
+        if arrays:
+            allowed = (
+                len(data) in (2, 3) and is_array(data[0]) and _is_one_array(data[1])
+            )
+        else:
+            allowed = isinstance(data, keras.utils.PyDataset | Iterable) and not (
+                isinstance(data, Mapping | Iterator) or is_array(data)
+            )
+        if not allowed:
+            refuse(
+                "validation_data",
+                data,
+                "(x, y) or (x, y, sample_weight) of arrays, or a data set of such "
+                "batches that can be iterated over more than once: a PyDataset, a "
+                "tf.data.Dataset, a DataLoader",
+            )
+        return cls(
+            *(data if arrays else (data,)),
+            batch_size=batch_size,
+            steps=steps,
+            name="validation_data",
         )
-        if isinstance(data, tuple | list):
-            if (
-                len(data) not in (2, 3)
-                or not is_array(data[0])
-                or not _is_one_array(data[1])
-            ):
-                refuse(name, data, allowed)
-            return cls(*data, batch_size=batch_size, steps=steps, name=name)
-        if (
-            isinstance(data, Mapping | Iterator)
-            or is_array(data)
-            or not isinstance(data, keras.utils.PyDataset | Iterable)
-        ):
-            refuse(name, data, allowed)
-        return cls(data, batch_size=batch_size, steps=steps, name=name)
 
     def __iter__(self) -> Iterator[tuple[Any, Array, Array | None]]:
         for batch in itertools.islice(_batches(self._data), self.steps):
             if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
-                refuse(
-                    self._name,
-                    type(batch),
-                    "of (x, y) or (x, y, sample_weight) batches",
-                )
+                allowed = "of (x, y) or (x, y, sample_weight) batches"
+                refuse(self._name, type(batch), allowed)
             x, y, weight = (*batch, None)[:3]
             if not _is_one_array(y):
                 refuse(self._name, y, "of one array of labels in each batch")
@@ -214,9 +211,8 @@ class LabelledData:
     ) -> LabelledOutputs:
         """Returns the model's outputs for all of the data, or for the first batch.
 
-        `axis` is that of the classes in the outputs.
-
-        A data set is read once: one that shuffles gives other batches the next time.
+        A data set is read once, because one that shuffles returns other batches the
+        next time. `axis` is the axis of the classes in the outputs.
         """
         steps = 1 if first else self.steps
         if steps is None and hasattr(self._data, "__len__"):
@@ -234,9 +230,9 @@ class LabelledData:
         """Returns batches as one; shorter ones are padded with samples of weight 0."""
         if len({batch.outputs.shape[1:] for batch in found}) > 1:
             found = [
-                batch._replace(weight=_product(batch.weight, ones))
+                batch._replace(weight=_product(batch.weight, np.ones(samples)))
                 for batch in found
-                for ones in [_ones(batch.outputs, axis)]
+                for samples in [np.delete(batch.outputs.shape, axis)]
             ]
         outputs, labels, weights = zip(*found, strict=True)
         weighted = [weight for weight in weights if weight is not None]
@@ -249,29 +245,14 @@ class LabelledData:
         )
 
 
-def predict_with_labels(
-    model: keras.Model,
-    x: Any,
-    y: Any = None,
-    batch_size: int | None = None,
-    verbose: Any = "auto",
-    sample_weight: Any = None,
-    axis: int = -1,
-) -> LabelledOutputs:
-    """Returns a model's outputs with labels and weights; see `LabelledData`."""
-    data = LabelledData(x, y, sample_weight, batch_size=batch_size)
-    return data.predict(model, verbose=verbose, axis=axis)
-
-
 def predict_masked(
     model: keras.Model, x: Any, batch_size: int | None = None, verbose: Any = "auto"
 ) -> tuple[Array, Array | None]:
     """Returns a model's outputs and their mask, for what Keras's `predict` takes."""
     if is_array(x):
         n = int(keras.tree.flatten(x)[0].shape[0])
-        size = check_count(
-            "batch_size", _BATCH_SIZE if batch_size is None else batch_size
-        )
+        size = _BATCH_SIZE if batch_size is None else batch_size
+        size = check_count("batch_size", size)
         if n == 0:
             refuse("x", "no samples", "arrays of at least one sample")
         x = _Arrays((x,), n, size)
@@ -288,7 +269,7 @@ def predict_masked(
 
 
 def _batches(data: Any) -> Iterable[Any]:
-    # A PyDataset ends by its length, not by an IndexError.
+    # The end of a PyDataset is its length; it need not raise an IndexError there.
     if isinstance(data, keras.utils.PyDataset):
         return (data[i] for i in range(len(data)))
     return data
@@ -315,15 +296,6 @@ def _is_one_array(part: Any) -> bool:
     return not isinstance(part, tuple | list | dict) and is_array(part)
 
 
-def _own_tensor(x: Any) -> Any:
-    """Returns a tensor of this backend as it is, and all else as a NumPy array."""
-    return x if ops.is_tensor(x) else np.asarray(x)
-
-
-def _ones(outputs: Array, axis: int) -> Array:
-    return np.ones(np.delete(outputs.shape, axis), "float32")
-
-
 def _product(*factors: Any) -> Array | None:
     """Returns the product of weights and masks; one of fewer dimensions belongs to
     the leading ones.
@@ -345,18 +317,10 @@ def _concatenated(parts: Any) -> Array:
     if len({part.ndim for part in parts}) == 1:
         sizes = np.max([part.shape[1:] for part in parts], axis=0, initial=0)
         parts = [
-            part
-            if part.shape[1:] == tuple(sizes)
-            else np.pad(
-                part,
-                [
-                    (0, 0),
-                    *(
-                        (0, m - size)
-                        for m, size in zip(sizes, part.shape[1:], strict=True)
-                    ),
-                ],
-            )
+            np.pad(part, [(0, 0), *((0, m) for m in missing)])
+            if missing.any()
+            else part
             for part in parts
+            for missing in [sizes - part.shape[1:]]
         ]
     return np.concatenate(parts)

@@ -1,4 +1,4 @@
-"""The labelled data that calibrators are fitted on, checked and in one form."""
+"""The labelled data that calibrators are fitted on."""
 
 import importlib
 import math
@@ -20,11 +20,9 @@ def require(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        package = {"sklearn": "scikit-learn"}.get(
-            module.split(".")[0], module.split(".")[0]
-        )
+        package = module.split(".")[0].replace("sklearn", "scikit-learn")
         raise ImportError(
-            f"This calibrator needs {package}: install it by "
+            f"This calibrator requires {package}: install it with "
             "`pip install keras-selcal[calibrators]`."
         ) from error
 
@@ -72,8 +70,8 @@ class Labelled:
     def hashes(self, seed: int) -> np.ndarray:
         """Returns a pseudo-random integer for each sample, (n,).
 
-        It depends on the sample's logits alone, so that copies of a sample always
-        fall together: a weight of w equals w copies wherever data are split.
+        It depends only on the sample's logits, so that copies of a sample are never
+        separated: wherever data are split, a weight of w equals w copies.
         """
         keys = np.random.default_rng(seed).integers(
             1, 1 << 63, self.num_classes, dtype="uint64"
@@ -83,7 +81,7 @@ class Labelled:
             # Adding 0 turns −0 into 0.
             bits = (self.logits[rows].astype("float32") + np.float32(0)).view("uint32")
             result[rows] = (bits * keys).sum(axis=-1, dtype="uint64")
-        # The mixing steps of SplitMix64: each bit comes to depend on all of the sum's.
+        # The mixing steps of SplitMix64: each bit then depends on all bits of the sum.
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
             result = (result ^ (result >> np.uint64(shift))) * np.uint64(factor)
         return result ^ (result >> np.uint64(31))
@@ -100,15 +98,15 @@ class Labelled:
 def gather(
     outputs: Outputs, logits: Any, labels: Any, sample_weight: Any = None
 ) -> tuple[list[Labelled], float]:
-    """Returns checked data, and what a probability of 0 counts as.
+    """Returns checked data, and the value that replaces a probability of 0.
 
-    There is one entry of data; for multi-label data, one with k = 2 for each label.
+    The list has one entry; for multi-label data, one with k = 2 for each label.
     """
     try:
         samples = Samples.of(labels, logits, outputs, sample_weight)
         parts = samples.split_labels()
     except ValueError as error:
-        # The rules are those of the metrics, whose arguments have other names.
+        # The checks are shared with the metrics, whose arguments have other names.
         message = str(error).replace("y_true", "labels").replace("y_pred", "logits")
         raise ValueError(message) from None
     if outputs.from_logits:

@@ -1,4 +1,4 @@
-"""What calibrators, selective classifiers and callbacks do with a Keras model."""
+"""Keras models: what they return, and layers appended to them."""
 
 from typing import Any
 
@@ -14,10 +14,10 @@ _PROBABILITIES = ("softmax", "sigmoid")
 
 
 def gives_logits(model: keras.Model, from_logits: bool | None = None) -> bool:
-    """Returns whether `model` gives logits, as told or else as it is built.
+    """Returns `from_logits`, or, if it is None, whether `model` returns logits.
 
-    A model gives probabilities if its last operation is a softmax, a sigmoid or one of
-    this library's calibration layers. Values are never looked at.
+    A model returns probabilities if its last operation is a softmax, a sigmoid or a
+    calibration layer of this library. Values are not considered.
     """
     if from_logits is not None:
         return bool(from_logits)
@@ -45,25 +45,25 @@ def append_layer(model: keras.Model, layer: keras.layers.Layer) -> keras.Model:
 
 
 def check_extensible(model: keras.Model) -> None:
-    """Checks that a layer can be put behind a model."""
+    """Checks that a layer can be appended to a model."""
     if not getattr(model, "inputs", None):
         refuse(
             "model",
             model,
-            "a functional model or a built Sequential one (make one of a subclassed "
-            "model by `keras.Sequential([keras.Input(shape), model])`)",
+            "a functional model or a built Sequential one (wrap a subclassed model as "
+            "`keras.Sequential([keras.Input(shape), model])`)",
         )
     if len(model.outputs) != 1:
-        refuse("model", model, "a model of one output")
+        refuse("model", model, "a model with one output")
 
 
 def check_outputs(
     found: LabelledOutputs, outputs: Outputs, *, told: bool = True
 ) -> None:
-    """Checks by value that outputs, labels and weights are what they are taken for.
+    """Checks the values of outputs, labels and weights.
 
-    Outputs of sigmoids that all lie in [0, 1] are an error if nobody has told whether
-    they are logits.
+    Outputs of sigmoids that all lie in [0, 1] are an error if they are taken for logits
+    and `told`, whether the user has set `from_logits`, is False.
     """
     sigmoids = outputs.multi_label or outputs.is_one_unit(found.outputs.shape)
     if sigmoids and outputs.from_logits and not told:
@@ -73,6 +73,6 @@ def check_outputs(
                 "from_logits",
                 None,
                 "True or False for this model: all of its outputs lie in [0, 1], but "
-                "its last operation is no sigmoid",
+                "its last operation is not a sigmoid",
             )
     check_values(found.labels, found.outputs, outputs, found.weight)

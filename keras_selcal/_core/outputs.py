@@ -1,7 +1,7 @@
-"""What a classifier's outputs and labels mean: the one description for all code.
+"""The meaning of a classifier's outputs and labels.
 
-`Outputs` holds the options, the rules of shapes and the checks of values. `Batch`
-(`keras.ops`, in compiled code too) and `Samples` (NumPy) are built from it.
+`Outputs` holds the options and the rules of shapes. `Batch` (`keras.ops`, also in
+compiled code) and `Samples` (NumPy) are built from it.
 
 The library works on rows: a row is one prediction over k ≥ 2 classes.
 
@@ -12,7 +12,7 @@ The library works on rows: a row is one prediction over k ≥ 2 classes.
 | `multi_label=True` | (..., k)        | 0/1 or soft, (..., k)                  | n·k  |
 
 A sigmoid output p is the row (1 − p, p), a logit z the row of logits (0, z). The rows
-of multi-label data stand sample after sample: row i·k + c is label c of sample i.
+of multi-label data are ordered by sample: row i·k + c is label c of sample i.
 """
 
 from dataclasses import asdict, dataclass
@@ -25,7 +25,7 @@ from keras import ops
 from keras_selcal._core.ops import Tensor
 from keras_selcal._core.validation import check_count, check_number, refuse
 
-# What ln p of a masked class (a logit of −∞) counts as: finite, and p = 0.
+# The value of ln p for a masked class (a logit of −∞): finite, and p = 0.
 LOG_OF_MASKED = -1e4
 
 Shape = tuple[int | None, ...]
@@ -35,12 +35,12 @@ class Arranged(NamedTuple):
     """Predictions and labels with their classes in the last axis.
 
     Attributes:
-        y_pred: what `Outputs.columns` returns.
-        y_true: class indices in any shape with one entry a row; or distributions, of
-            the shape of `y_pred`.
-        sparse: whether `y_true` holds class indices; None where the shapes leave it
-            open until run time.
-        events: whether each output is a sigmoid of its own.
+        y_pred: the result of `Outputs.columns`.
+        y_true: class indices in any shape with one entry for each row; or
+            distributions, of the shape of `y_pred`.
+        sparse: whether `y_true` holds class indices; None if that is known only at run
+            time.
+        events: whether each output is an independent sigmoid.
     """
 
     y_pred: Any
@@ -51,24 +51,21 @@ class Arranged(NamedTuple):
 
 @dataclass(frozen=True)
 class Outputs:
-    """What `y_pred` and `y_true` mean.
+    """The meaning of `y_pred` and `y_true`.
 
     Args:
         from_logits: whether `y_pred` holds logits instead of probabilities.
         multi_label: whether `y_pred` holds k independent sigmoids, (..., k).
         ignore_class: samples with this label get weight 0, as in
             `keras.losses.SparseCategoricalCrossentropy`.
-        label_smoothing: ε in [0, 1): labels become (1 − ε) y + ε/k, with k = 2 for a
-            sigmoid. Concerns losses only.
         axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
         decision_threshold: class 1 of two is predicted where its probability is
-            larger than this. Concerns metrics only.
+            larger than this. Losses do not use it.
     """
 
     from_logits: bool = False
     multi_label: bool = False
     ignore_class: int | None = None
-    label_smoothing: float = 0.0
     axis: int = -1
     decision_threshold: float = 0.5
 
@@ -80,12 +77,14 @@ class Outputs:
             object.__setattr__(self, "ignore_class", int(ignored))
         if axis != -1:
             object.__setattr__(self, "axis", check_count("axis", axis, least=1))
-        for name, allowed, bounds in (
-            ("label_smoothing", "a number in [0, 1)", {"least": 0, "below": 1}),
-            ("decision_threshold", "a number in (0, 1)", {"above": 0, "below": 1}),
-        ):
-            number = check_number(name, getattr(self, name), allowed, **bounds)
-            object.__setattr__(self, name, number)
+        threshold = check_number(
+            "decision_threshold",
+            self.decision_threshold,
+            "a number in (0, 1)",
+            above=0,
+            below=1,
+        )
+        object.__setattr__(self, "decision_threshold", threshold)
         for name in ("from_logits", "multi_label"):
             object.__setattr__(self, name, bool(getattr(self, name)))
 
@@ -95,7 +94,7 @@ class Outputs:
         return {name: options[name] for name in names}
 
     def changed(self) -> dict[str, Any]:
-        """Returns the options, but `from_logits`, that differ from their defaults."""
+        """Returns the options that differ from their defaults, except `from_logits`."""
         default = asdict(Outputs(from_logits=self.from_logits))
         return {
             name: value
@@ -122,9 +121,9 @@ class Outputs:
     ) -> bool | None:
         """Checks that labels fit predictions.
 
-        Returns whether labels hold one entry for each output or class (False) or class
-        indices (True). None means that the shapes, of which TensorFlow may not know
-        all, do not tell.
+        Returns True if labels hold class indices, False if they hold one entry for each
+        output or class, and None if the shapes, some of which TensorFlow may not know,
+        fit both.
         """
         y_pred_shape = tuple(y_pred_shape)
         if len(y_pred_shape) == 0:
@@ -146,33 +145,30 @@ class Outputs:
         samples = self.sample_shape(y_pred_shape)
         axis = self._axis(y_pred_shape) if len(y_pred_shape) > 1 else 1
         column = (*samples[:axis], 1, *samples[axis:])
-        if one_unit:
-            if _fits(y_true_shape, samples) or _fits(y_true_shape, column):
-                return False
-            raise ValueError(
-                "`y_true` must hold one label for each sample of one sigmoid unit, "
-                "with or without an axis of size 1 for it. Received: "
-                f"y_true.shape={y_true_shape}, y_pred.shape={y_pred_shape}"
-            )
         whole = _fits(y_true_shape, y_pred_shape)
-        if self.multi_label:
+        indices = _fits(y_true_shape, samples) or _fits(y_true_shape, column)
+        if one_unit:
+            if indices:
+                return False
+            allowed = (
+                "hold one label for each sample of one sigmoid unit, with or without "
+                "an axis of size 1 for it"
+            )
+        elif self.multi_label:
             if whole:
                 return False
-            raise ValueError(
-                "`y_true` must be multi-hot, of the shape of `y_pred`, with "
-                "multi_label=True. Received: "
-                f"y_true.shape={y_true_shape}, y_pred.shape={y_pred_shape}"
+            allowed = "be multi-hot, of the shape of `y_pred`, with multi_label=True"
+        else:
+            if whole or indices:
+                return None if whole and indices else indices
+            allowed = (
+                "hold class indices of shape (...) or (..., 1), or distributions of "
+                "shape (..., k), for `y_pred` of shape (..., k). One sigmoid unit has "
+                "`y_pred` of shape (..., 1) or (n,)"
             )
-        indices = _fits(y_true_shape, samples) or _fits(y_true_shape, column)
-        if whole and indices:
-            return None
-        if whole or indices:
-            return indices
         raise ValueError(
-            "`y_true` must hold class indices of shape (...) or (..., 1), or "
-            "distributions of shape (..., k), for `y_pred` of shape (..., k). One "
-            "sigmoid unit has `y_pred` of shape (..., 1) or (n,). Received: "
-            f"y_true.shape={y_true_shape}, y_pred.shape={y_pred_shape}"
+            f"`y_true` must {allowed}. Received: y_true.shape={y_true_shape}, "
+            f"y_pred.shape={y_pred_shape}"
         )
 
     def arrange(
@@ -183,7 +179,7 @@ class Outputs:
         Args:
             y_true: labels, a tensor or an array.
             y_pred: predictions, in float32 or float64.
-            y_true_shape: the labels' static shape, or None where it is not known.
+            y_true_shape: the labels' static shape, or None if it is not known.
             xp: `keras.ops` or NumPy.
         """
         sparse = self.check_shapes(y_true_shape, y_pred.shape)
@@ -201,7 +197,7 @@ class Outputs:
             if sparse is False:
                 y_true = xp.moveaxis(y_true, self.axis, -1)
         if self.ignore_class is not None and sparse is False:
-            refuse("ignore_class", self.ignore_class, "None where labels are (..., k)")
+            refuse("ignore_class", self.ignore_class, "None if labels are (..., k)")
         return Arranged(y_pred, y_true, sparse, False)
 
     def columns(self, y_pred: Any, from_logits: bool, xp: Any = ops) -> Any:
@@ -218,13 +214,20 @@ class Outputs:
             return two_columns(y_pred, from_logits, xp)
         return y_pred
 
-    def restored(self, columns: Any) -> Any:
-        """Returns columns in the shape of the outputs, but two for one sigmoid unit."""
-        columns = columns[..., 1] if self.multi_label else columns
+    def restored(self, columns: Any, y_pred_shape: Shape | None = None) -> Any:
+        """Returns what `columns` returns in the shape of the outputs. One sigmoid unit
+        keeps its two columns unless `y_pred_shape` is given.
+        """
+        if self.multi_label:
+            columns = columns[..., 1]
+        elif y_pred_shape is not None and self.is_one_unit(y_pred_shape):
+            if len(y_pred_shape) == 1:
+                return columns[..., 1]
+            columns = columns[..., 1:]
         return columns if self.axis == -1 else ops.moveaxis(columns, -1, self.axis)
 
     def _axis(self, shape: Shape) -> int:
-        """Returns the axis of the classes as a number of at least 0."""
+        """Returns the axis of the classes as a non-negative number."""
         axis = self.axis if self.axis >= 0 else len(shape) - 1
         if axis >= len(shape):
             refuse("axis", self.axis, f"an axis of y_pred, which has shape {shape}")
@@ -232,7 +235,7 @@ class Outputs:
 
 
 def _fits(shape: Shape, target: Shape) -> bool:
-    """Returns whether a shape, of which some dimensions may be unknown, is `target`."""
+    """Returns whether a shape, with None for unknown dimensions, can be `target`."""
     return len(shape) == len(target) and all(
         a is None or b is None or a == b for a, b in zip(shape, target, strict=True)
     )
@@ -240,7 +243,7 @@ def _fits(shape: Shape, target: Shape) -> bool:
 
 def two_columns(x: Any, from_logits: bool, xp: Any) -> Any:
     """Returns (1 − p, p), or (0, z) for logits, in a new last axis."""
-    # Rounding may put a probability just above 1; the other one is then 0.
+    # Rounding may move a probability just above 1; the other one is then 0.
     zero = xp.zeros_like(x)
     other = zero if from_logits else xp.where(x > 1, zero, 1 - x)
     return xp.stack([other, x], axis=-1)
@@ -258,12 +261,12 @@ def label_rows(
     if arranged.sparse is None:
         return _labels_at_run_time(y_true, y_pred, ignored)
     labels = ops.cast(ops.reshape(y_true, (-1, k)), y_pred.dtype)
-    # Of the two columns of a sigmoid's labels, the last is the label itself.
+    # The last of the two columns of a sigmoid's labels is the label itself.
     return labels, None if ignored is None else labels[:, 1] != ignored
 
 
 def _indices(labels: Tensor) -> Tensor:
-    """Returns class indices as int32; −1 for a fraction or NaN."""
+    """Returns class indices as int32, with −1 for a fraction or NaN."""
     if "float" not in keras.backend.standardize_dtype(labels.dtype):
         return ops.cast(labels, "int32")
     whole = ops.equal(labels, ops.floor(labels))
@@ -273,16 +276,16 @@ def _indices(labels: Tensor) -> Tensor:
 def _labels_at_run_time(
     y_true: Tensor, y_pred: Tensor, ignored: int | None
 ) -> tuple[Tensor, Tensor | None]:
-    """Returns distributions, where only the number of labels tells what they are.
+    """Returns distributions, for labels whose number alone shows what they are.
 
-    TensorFlow forgets the shape of labels once a model has met two different ones.
+    TensorFlow drops the static shape of labels once a model has seen two ranks.
     """
     n, k = ops.shape(y_pred)
     flat = ops.reshape(y_true, (-1,))
     are_indices = ops.equal(ops.shape(flat)[0], n)
 
     def of_indices() -> Tensor:
-        # A label that is no class becomes a row of zeros, which is not valid.
+        # A label that is not a class becomes a row of zeros, which is not valid.
         return ops.one_hot(_indices(flat), k, dtype=y_pred.dtype)
 
     def of_distributions() -> Tensor:
@@ -308,9 +311,9 @@ def first_class(labels: Tensor, sparse: bool | None) -> Any:
 
 
 def finite_log_p(log_p: Any, xp: Any) -> Any:
-    """Returns ln p in which a masked class, of a logit of −∞, has a finite value.
+    """Returns ln p with a finite value for masked classes, whose logits are −∞.
 
-    Its products with p = 0 are then 0, not NaN. NaN stays NaN.
+    Their products with p = 0 are then 0, not NaN. NaN stays NaN.
     """
     return xp.where(log_p == -np.inf, LOG_OF_MASKED, log_p)
 
@@ -318,8 +321,8 @@ def finite_log_p(log_p: Any, xp: Any) -> Any:
 def broadcast_weight(weight: Any, shape: tuple[Any, ...], xp: Any) -> Any:
     """Returns a weight or mask in the samples' shape, for `xp` `keras.ops` or NumPy.
 
-    A weight of fewer dimensions belongs to the leading ones; a last one of size 1 is
-    dropped.
+    A weight with fewer dimensions is aligned with the leading ones. A last dimension of
+    size 1 is dropped.
     """
     if len(weight.shape) == len(shape) + 1 and weight.shape[-1] == 1:
         weight = xp.squeeze(weight, -1)

@@ -1,6 +1,6 @@
 """Statistics over the replicas of a data-parallel step.
 
-The only module with the backends' communication between replicas. JAX needs none:
+All communication between replicas is in this module. JAX needs none, because
 `keras.distribution` compiles one program for the global batch.
 """
 

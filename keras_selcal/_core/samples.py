@@ -20,7 +20,7 @@ from keras_selcal._core.validation import (
 
 Array = NDArray[Any]
 
-# Entries of an (n, k) array that are held in float64 at a time: 8 MB.
+# Entries of an (n, k) array that are converted to float64 at a time: 8 MB.
 MOST_ENTRIES = 2**20
 
 # Up to this many classes NumPy finds maxima faster in columns than in rows.
@@ -34,7 +34,7 @@ def to_numpy(x: Any) -> Array:
     if ops.is_tensor(x):
         return ops.convert_to_numpy(x)
     if hasattr(x, "detach"):
-        # A PyTorch tensor on another backend: NumPy takes no gradients or bfloat16.
+        # NumPy cannot convert PyTorch tensors with gradients or of bfloat16.
         x = x.detach().cpu()
         x = x.float() if x.is_floating_point() and x.itemsize == 2 else x
     return np.asarray(x)
@@ -44,7 +44,7 @@ def to_numbers(argument: str, x: Any) -> Array:
     """Returns an array or a tensor of any backend as a NumPy array of numbers."""
     try:
         array = to_numpy(x)
-        # Objects are what pandas has for mixed values; NumPy has no bfloat16.
+        # pandas has objects for mixed values; bfloat16 is of kind "V".
         if array.dtype.kind in "OV":
             array = array.astype("float64" if array.dtype.kind == "O" else "float32")
     except (TypeError, ValueError):
@@ -52,7 +52,7 @@ def to_numbers(argument: str, x: Any) -> Array:
     if array.dtype.kind not in "biuf":
         refuse(argument, array.reshape(-1)[:1], "an array of numbers")
     if isinstance(array, np.ma.MaskedArray):
-        remedy = "an array without a mask; samples of `sample_weight` 0 are left out"
+        remedy = "an array without a mask; use `sample_weight` 0 to leave samples out"
         refuse(argument, type(array), remedy)
     return array
 
@@ -69,8 +69,8 @@ def to_weight(sample_weight: Any, shape: tuple[int, ...]) -> Array | None:
 def to_counts(weight: Array | None, n: int) -> Array:
     """Returns how many samples each one stands for, (n,), or (..., n) as `weight`.
 
-    The rule of the losses: weights that add up to less than the number of samples
-    (normalised ones, say) are scaled up to it, so that only their ratios matter.
+    As in the losses, weights that sum to less than the number of samples (normalised
+    ones, for example) are scaled up to it, so that only their ratios matter.
     """
     if weight is None:
         return np.ones(n)
@@ -78,7 +78,7 @@ def to_counts(weight: Array | None, n: int) -> Array:
 
 
 def row_blocks(shape: tuple[int, ...]) -> list[slice]:
-    """Returns slices of the rows of an (n, k) array, of bounded numbers of entries."""
+    """Returns slices of the rows of an (n, k) array with at most 2²⁰ entries each."""
     n, k = shape
     step = max(1, MOST_ENTRIES // k)
     return [slice(start, start + step) for start in range(0, n, step)]
@@ -87,13 +87,13 @@ def row_blocks(shape: tuple[int, ...]) -> list[slice]:
 def check_values(
     y_true: Any, y_pred: Any, outputs: Outputs, sample_weight: Any
 ) -> "Samples":
-    """Checks labels, predictions and weights by value; returns the rows that count."""
+    """Checks the values of labels, predictions and weights; returns what counts."""
     y_pred, y_true = to_numbers("y_pred", y_pred), to_numbers("y_true", y_true)
     if y_pred.dtype not in (np.float32, np.float64):
         y_pred = y_pred.astype("float32")
     weight = to_weight(sample_weight, outputs.sample_shape(y_pred.shape))
     arranged = outputs.arrange(y_true, y_pred, y_true.shape, np)
-    # NumPy knows all shapes; only empty arrays can be read in both ways.
+    # NumPy knows all shapes; only those of empty arrays fit both kinds of labels.
     sparse = arranged.sparse is not False
     k = arranged.y_pred.shape[-1]
     y_pred = arranged.y_pred.reshape(-1, k)
@@ -138,8 +138,8 @@ def check_values(
 class Samples:
     """n rows that count, with predictions over k classes.
 
-    A row is a sample; of multi-label data, one label of a sample (k = 2), and
-    `split_labels` gives the samples of each label.
+    A row is a sample; for multi-label data, it is one label of a sample (k = 2), and
+    `split_labels` returns the samples of each label.
 
     Attributes:
         y_pred: probabilities or logits, (n, k), in float32 or float64.
@@ -169,14 +169,14 @@ class Samples:
     ) -> "Samples":
         """Builds the samples from the arguments of a functional metric.
 
-        Leading dimensions are flattened. Samples of weight 0 are left out, and may hold
-        anything; bad values of the others raise ValueError.
+        Leading dimensions are flattened. Samples of weight 0 are left out and may have
+        any values; bad values of the others raise ValueError.
 
         Args:
             y_true: labels.
             y_pred: predictions.
-            outputs: what labels and predictions mean.
-            sample_weight: of a shape that broadcasts to the samples', or None.
+            outputs: the meaning of labels and predictions.
+            sample_weight: weights that broadcast to the samples' shape, or None.
         """
         samples = check_values(y_true, y_pred, outputs, sample_weight)
         if samples.n == 0:
@@ -185,33 +185,17 @@ class Samples:
 
     @classmethod
     def given(
-        cls,
-        y_true: Any,
-        y_pred: Any,
-        sample_weight: Any = None,
-        *,
-        from_logits: bool = False,
-        multi_label: bool = False,
-        ignore_class: int | None = None,
-        axis: int = -1,
-        decision_threshold: float = 0.5,
+        cls, y_true: Any, y_pred: Any, sample_weight: Any = None, **outputs: Any
     ) -> "Samples":
-        """Builds the samples from the arguments of a functional metric."""
-        outputs = Outputs(
-            from_logits=from_logits,
-            multi_label=multi_label,
-            ignore_class=ignore_class,
-            axis=axis,
-            decision_threshold=decision_threshold,
-        )
-        return cls.of(y_true, y_pred, outputs, sample_weight)
+        """Builds the samples from the arguments of `Outputs`."""
+        return cls.of(y_true, y_pred, Outputs(**outputs), sample_weight)
 
     def mean_over_labels(self, function: Callable[["Samples"], Any]) -> float:
         """Returns the mean of `function(samples)` over the labels that have samples."""
         return float(np.mean([function(part) for part in self.split_labels()]))
 
     def split_labels(self) -> list["Samples"]:
-        """Returns the samples of each label; of data with one label, these."""
+        """Returns the samples of each label, or [self] if not multi-label."""
         if self.label_index is None:
             return [self]
         order = np.argsort(self.label_index, kind="stable")
@@ -231,8 +215,8 @@ class Samples:
         ]
 
     def event(self, kind: str) -> tuple[Array, Array]:
-        """Returns the probability of an event and its label mass, both (n,): of the
-        predicted class, or of class 1 for kind="positive".
+        """Returns the probability and the label mass, both (n,), of the predicted
+        class, or of class 1 for kind="positive".
         """
         if kind == "top_label":
             return self.confidence, self.correct
@@ -265,8 +249,8 @@ class Samples:
         return to_counts(self.weight, self.n)
 
     def log_p(self, rows: slice, ordered: bool = False) -> Array:
-        """Returns ln p of some rows in float64; `ordered` sorts each row first, so
-        that its sums do not depend on the order of the classes.
+        """Returns ln p of some rows in float64. `ordered` sorts each row first, so that
+        sums do not depend on the order of the classes.
         """
         z = self.y_pred[rows].astype("float64")
         if ordered:
@@ -299,7 +283,7 @@ class Samples:
         labels = self.labels[rows]
         if self.sparse:
             return self.of_class(values, labels)
-        # 0·(−∞) counts as 0: a class without label mass does not matter.
+        # 0·(−∞) counts as 0: a class without label mass has no effect.
         return np.asarray((labels * np.where(labels == 0, 0.0, values)).sum(axis=-1))
 
     def one_hot(self, rows: slice = slice(None)) -> Array:
@@ -324,8 +308,8 @@ class Samples:
 
     @cached_property
     def _largest(self) -> tuple[Array, bool]:
-        """The largest prediction (n,), and whether it is known that no row has it
-        twice (or holds NaN, in which case nothing else matters).
+        """The largest prediction (n,), and whether it is known to be unique in every
+        row without NaN.
         """
         if self.num_classes > _FEW_CLASSES:
             return self.of_class(self.y_pred, self.top), False
@@ -374,8 +358,8 @@ class Samples:
     def ranks(self, csf: Any) -> Array:
         """Values that order the samples by confidence (n,).
 
-        The score itself; from logits, a built-in score's log-odds, which float64
-        does not round to one value where the score saturates.
+        These are the scores, or, for built-in scores of logits, their log-odds, which
+        float64 does not round to one value where the score saturates.
         """
         if csf.needs != "probabilities" or not (self.from_logits and csf.built_in):
             return self.scores(csf)

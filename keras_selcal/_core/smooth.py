@@ -12,8 +12,8 @@ def smooth_errors(p: Array, residual: Array, steps: int, rounds: int) -> Array:
     Args:
         p: confidences in [0, 1], (n,).
         residual: w (p̂ − 1[ŷ = y]) / Σ w, (rows, n).
-        steps: of the grid on [0, 1].
-        rounds: of the search for σ*, from the bracket [0, 1].
+        steps: number of steps of the grid on [0, 1].
+        rounds: number of rounds of the search for σ*, which starts with [0, 1].
     """
     spectrum = np.fft.rfft(_even(_on_grid(p, residual, steps)))
     frequency = np.pi * np.arange(steps + 1)

@@ -1,4 +1,4 @@
-"""The temperature of the largest likelihood."""
+"""The temperature that maximises the likelihood."""
 
 import math
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ from keras_selcal._core.labelled import Labelled
 # Bounds of T. The optimum is T = 0 for data that a classifier separates, and T = ∞ for
 # data on which it is worse than chance.
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 1e-3, 1e3
-# What z − max z counts as for a logit of −∞: its exponential is 0 at every T.
+# The value of z − max z for a logit of −∞: its exponential is 0 at every T.
 _MASKED = -1e30
-# Elements worked on at a time: they stay in the processor's cache.
+# Elements processed at a time, which fit in the processor's cache.
 _BLOCK = 1 << 16
-# Newton's method needs 3 to 7 passes; halving alone would end within 60.
+# Newton's method needs 3 to 7 passes; bisection alone would end within 60.
 _MOST_PASSES = 60
 _LAST_STEP = 1e-4
 
@@ -64,8 +64,8 @@ def nll_temperature(data: Labelled) -> float:
     """Returns the T in [0.001, 1000] that minimises the NLL of softmax(z/T).
 
     The NLL is convex in β = 1/T, so that its derivative has one root. Newton's method
-    in ln β starts from T = 1. The signs of the derivative leave a bracket around the
-    root, and a step that would leave it is replaced by the bracket's middle.
+    in ln β starts from T = 1. The signs of the derivative bracket the root, and a step
+    out of the bracket is replaced by a step to its middle.
     """
     d, weight = below_top_of(data.logits), data.weight
     of_label = d[np.arange(len(data)), data.labels]
@@ -87,8 +87,8 @@ def nll_temperature(data: Labelled) -> float:
             high = log_beta
         else:
             low = log_beta
-        # In ln β the derivatives are β NLL′ and β NLL′ + β² NLL″. Where the latter is
-        # not positive, the step is that of the root of NLL′ instead.
+        # In ln β the derivatives are β NLL′ and β NLL′ + β² NLL″. If the latter is not
+        # positive, the step is Newton's for the root of NLL′ instead.
         steepness = slope + beta * curvature
         if steepness <= 0:
             steepness = beta * curvature
@@ -96,7 +96,7 @@ def nll_temperature(data: Labelled) -> float:
         if slope == 0:
             return math.exp(-log_beta)
         if abs(step) < _LAST_STEP:
-            # The error left is of the order of the square of this step.
+            # The remaining error is of the order of the square of this step.
             return math.exp(-log_beta - step)
         if not low < log_beta + step < high:
             step = (low + high) / 2 - log_beta

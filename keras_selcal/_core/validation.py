@@ -15,12 +15,12 @@ SUM_TOLERANCE = 0.02
 # How far a probability may lie outside [0, 1]: rounding, not logits.
 RANGE_TOLERANCE = 1e-3
 
-# So many logits of sigmoid units do not all lie in [0, 1] by chance.
+# This many logits of sigmoid units do not all lie in [0, 1] by chance.
 _MANY_ROWS = 10
 
 
 def refuse(argument: str, value: Any, allowed: str) -> NoReturn:
-    """Raises the error for a bad argument, in the one form that the library uses."""
+    """Raises the error for a bad argument; all errors of the library have its form."""
     raise ValueError(f"`{argument}` must be {allowed}. Received: {argument}={value!r}")
 
 
@@ -34,7 +34,7 @@ def check_number(
     least: float | None = None,
     most: float | None = None,
 ) -> float:
-    """Returns `value` as a float inside the given bounds; NaN is in none."""
+    """Returns `value` as a float if it is within the bounds and not NaN."""
     try:
         number = math.nan if isinstance(value, (bool, str)) else float(value)
     except (TypeError, ValueError):
@@ -114,7 +114,7 @@ def check_labels(labels: np.ndarray, sparse: bool, k: int, events: bool) -> None
 
 
 def check_probabilities(rows: np.ndarray) -> None:
-    """Checks the values of probabilities (n, k); rows with NaN are not judged."""
+    """Checks the values of probabilities (n, k); rows with NaN are not checked."""
     if len(rows) == 0:
         return
     low, high = -RANGE_TOLERANCE, 1 + RANGE_TOLERANCE
@@ -122,7 +122,7 @@ def check_probabilities(rows: np.ndarray) -> None:
         # Over a short last axis, NumPy's product is many times faster than its sum.
         sums = rows @ np.ones(rows.shape[-1], rows.dtype)
         bad = np.abs(sums - 1) > SUM_TOLERANCE
-        # The extremes of all rows are cheap; NaN needs those of each.
+        # The extremes of all rows are cheap; only with NaN each row is looked at.
         if not (rows.min() >= low and rows.max() <= high):
             bad |= (rows.min(axis=-1) < low) | (rows.max(axis=-1) > high)
     if bad.any():
@@ -138,8 +138,8 @@ def check_probabilities(rows: np.ndarray) -> None:
 def check_logits(rows: np.ndarray, events: bool) -> None:
     """Checks that logits (n, k) are not probabilities.
 
-    Equal rows, and rows of 0 and 1 only, are not judged, nor is NaN. Few logits of
-    sigmoids can lie in [0, 1] by chance; many earn a warning.
+    Equal rows, rows of 0 and 1 only, and NaN are not checked. A few logits of sigmoids
+    can lie in [0, 1] by chance; for many, a warning is given.
     """
     if len(rows) == 0 or not (rows.min() >= 0 and rows.max() <= 1 + RANGE_TOLERANCE):
         return

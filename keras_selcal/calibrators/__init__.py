@@ -11,8 +11,8 @@
 | `IsotonicCalibration`     | non-decreasing curve of q_c, renormalised | up to kn   |
 | `MetaMis`, `MetaAcc`      | softmax(z/T), or uniform if rejected      | 2          |
 
-Start with `TemperatureScaling`: it needs some hundred held-out samples and cannot
-lower accuracy. The others need more data the more parameters they have.
+Start with `TemperatureScaling`: a few hundred held-out samples suffice, and it cannot
+change accuracy. The other calibrators need more data the more parameters they have.
 """
 
 from keras_selcal._core.labelled import Labelled

@@ -10,12 +10,12 @@ from keras import ops
 
 from keras_selcal._core.labelled import Labelled, require
 from keras_selcal._core.ops import Tensor, matmul
-from keras_selcal._core.validation import check_count, check_number, refuse
+from keras_selcal._core.validation import check_count, check_number
 from keras_selcal.calibrators._parameters import Parameters
 from keras_selcal.calibrators.base import Calibrator
 
 _MOST_ITERATIONS = 1000
-# Relative progress at which a fit ends: the last one, and those of the folds.
+# Relative progress at which the final fit and the fits of the folds stop.
 _TOLERANCE, _FOLD_TOLERANCE = 1e-9, 1e-6
 
 
@@ -53,20 +53,23 @@ class AffineCalibrator(Calibrator):
     _diagonal = False
 
     def __init__(
-        self, strength: float | Sequence[float] | None, seed: int, **kwargs: Any
+        self,
+        strength: float | Sequence[float] | None = None,
+        *,
+        seed: int = 0,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        allowed = "a number ≥ 0, several of them, or None"
-        values = list(strength) if isinstance(strength, Sequence | np.ndarray) else None
+
+        def check(value: Any) -> float:
+            allowed = "a number ≥ 0, several of them, or None"
+            return check_number("strength", value, allowed, least=0)
+
         self.strength: float | list[float] | None = None
-        if values is not None:
-            if not values:
-                refuse("strength", strength, allowed)
-            self.strength = [
-                check_number("strength", value, allowed, least=0) for value in values
-            ]
+        if isinstance(strength, Sequence | np.ndarray) and len(strength) > 0:
+            self.strength = [check(value) for value in strength]
         elif strength is not None:
-            self.strength = check_number("strength", strength, allowed, least=0)
+            self.strength = check(strength)
         self.seed = check_count("seed", seed, least=0)
 
     @property
@@ -79,7 +82,7 @@ class AffineCalibrator(Calibrator):
         """Returns the strength, or those to choose from, if the user gives none."""
 
     def _scale(self, data: Labelled) -> Parameters:
-        """Returns what features and penalty need to know of all fitting data."""
+        """Returns the statistics of the fitting data that features and penalty need."""
         return {}
 
     @abstractmethod
@@ -106,10 +109,11 @@ class AffineCalibrator(Calibrator):
     def _choose(
         self, data: Labelled, scale: Parameters, strengths: Sequence[float]
     ) -> float:
-        """Returns the strength of the smallest held-out negative log-likelihood.
+        """Returns the strength with the smallest held-out negative log-likelihood.
 
-        From the strongest on, and no further than to where it rises: weak penalties
-        take longest to fit. Each fit starts from the one before.
+        The search starts with the largest strength and stops where the likelihood falls
+        again, because weak penalties take longest to fit. Each fit starts from the
+        previous one.
         """
         folds = list(data.folds(self.seed))
         best, least = max(strengths), math.inf
@@ -197,6 +201,3 @@ class AffineCalibrator(Calibrator):
         W, b = parameters["W"], parameters["b"]
         mapped = (x * W if self._diagonal else matmul(x, ops.transpose(W))) + b
         return ops.softmax(ops.where(logits == -np.inf, -np.inf, mapped), axis=-1)
-
-    def get_config(self) -> dict[str, Any]:
-        return {"strength": self.strength, "seed": self.seed, **super().get_config()}

@@ -1,4 +1,4 @@
-"""What histogram binning and isotonic calibration share: a curve for each class."""
+"""The base class of histogram binning and isotonic calibration."""
 
 import math
 from abc import abstractmethod
@@ -12,16 +12,16 @@ from keras_selcal._core.ops import Tensor
 from keras_selcal.calibrators._affine import log_softmax
 from keras_selcal.calibrators.base import Calibrator
 
-# Above every probability: fills up the edges of classes that have fewer.
+# Above every probability: pads the edges of classes that have fewer.
 _PADDING = 2.0
 
 
 class OneVsRest(Calibrator):
     """Base class: a curve f_c for each class, smoothed and renormalised.
 
-    p_c ∝ (n f_c(q_c) + (q_c + 1/k)/2)/(n + 1), with q = softmax(z): as if one more
-    sample had been seen, half of it as the model predicts and half uniform. No
-    probability is 0 then, and the model's ranking decides where a curve is constant.
+    p_c ∝ (n f_c(q_c) + (q_c + 1/k)/2)/(n + 1), with q = softmax(z). The added terms
+    count as one more sample, half of it as the model predicts and half uniform: no
+    probability is 0, and the model's ranking decides where a curve is constant.
     """
 
     @abstractmethod
@@ -36,7 +36,7 @@ class OneVsRest(Calibrator):
             for name, value in parameters.items()
             if name != "n"
         }
-        # For multi-label data the tables are (labels, 2, m): one row for each curve.
+        # The tables of multi-label data are (labels, 2, m): one row for each curve.
         rows = next(iter(tables.values())).shape[0]
         f = ops.reshape(self._curves(ops.reshape(q, (-1, rows)), tables), ops.shape(q))
         if len(n.shape) > 0:

@@ -24,8 +24,8 @@ class Fitted:
 
     Attributes:
         num_classes: k, or the number of labels of multi-label data.
-        num_samples: n, each sample counted with its weight; None where it is not known.
-        floor: what a probability of 0 counts as.
+        num_samples: n, the sum of the weights; None if it is not known.
+        floor: the smallest probability; smaller ones, such as 0, are replaced by it.
     """
 
     num_classes: int
@@ -36,7 +36,7 @@ class Fitted:
 def stack(each: Sequence[Parameters]) -> Parameters:
     """Returns the parameters of all labels, with the labels in the first axis.
 
-    Curves with fewer knots are filled up with their last value.
+    Curves with fewer knots are padded with their last value.
     """
 
     def padded(name: str) -> list[np.ndarray]:
@@ -75,7 +75,7 @@ def write_file(
 
 
 def read_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Parameters]:
-    """Returns what `write_file` has written."""
+    """Returns the record and the arrays of a file written by `write_file`."""
     with np.load(path, allow_pickle=False) as file:
         record = json.loads(str(file["calibrator"]))
         names = [name for name in file.files if name.startswith(_PREFIX)]

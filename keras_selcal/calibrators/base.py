@@ -1,6 +1,7 @@
-"""What every calibrator does, and the layer that carries one in a model."""
+"""The base class of the calibrators."""
 
 import copy
+import inspect
 import math
 import os
 import warnings
@@ -14,7 +15,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.data import LabelledOutputs, predict_with_labels
+from keras_selcal._core.data import LabelledData, LabelledOutputs
 from keras_selcal._core.labelled import Labelled, gather
 from keras_selcal._core.models import append_layer, gives_logits
 from keras_selcal._core.ops import TINY, Tensor, as_float
@@ -51,32 +52,34 @@ class Calibrator(ABC):
 
     The outputs have shape (..., k): samples, tokens (b, t, k) or pixels (b, h, w, k).
     One sigmoid unit has shape (..., 1) or (n,) and labels 0 or 1; it is the same as two
-    columns of logits (0, z) or of probabilities (1 − p, p). Probabilities come out in
-    the shape of the outputs.
+    columns of logits (0, z) or of probabilities (1 − p, p). The calibrated
+    probabilities have the shape of the outputs.
 
     A logit of −∞ marks a class that cannot occur in a sample; it keeps probability 0.
     NaN gives NaN.
 
-    Fitting works on the host in NumPy, so that every backend gets the same
-    parameters; applying works in `keras.ops`. A fit that fails leaves the calibrator
-    as it was. Sample weights count samples: weight 2 equals two copies of a sample,
-    and weight 0 equals its absence.
+    `fit` runs in NumPy, so that every backend gets the same parameters; calling the
+    calibrator runs in `keras.ops`. A fit that fails leaves the calibrator unchanged.
+    Sample weights count samples: a sample of weight 2 has the effect of two copies, and
+    a sample of weight 0 has no effect.
 
     To define a calibrator, subclass and implement `_fit`, which returns the parameters
-    for `Labelled` samples, and `_apply`, which uses them.
+    for `Labelled` samples, and `_apply`, which uses them. Keep each argument of the
+    constructor as an attribute of the same name, for `get_config`.
 
     Args:
-        from_logits: whether the outputs are logits. If False, they are probabilities;
-            one of 0 counts as half of the smallest positive one of the fitting data.
+        from_logits: whether the outputs are logits. If False, they are probabilities,
+            and a probability of 0 counts as half of the smallest positive one in the
+            fitting data.
         multi_label: whether the outputs are k independent sigmoids, and labels
             multi-hot. Each label then has its own parameters.
         ignore_class: samples with this label are left out of the fit.
         axis: axis of the classes: -1, or 1 for channels first.
     """
 
-    # Why `multi_label=True` makes no sense for a calibrator, where it does not.
+    # Why `multi_label=True` is refused, for calibrators that do not support it.
     _single_label_because: str = ""
-    # Whether another class than the model's may become the most probable one.
+    # Whether calibration can change the predicted class.
     _may_reorder = True
 
     def __init__(
@@ -106,7 +109,7 @@ class Calibrator(ABC):
         """
 
     def _accepts(self, logits: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
-        """Returns which samples get an answer, (...)."""
+        """Returns which samples are accepted, (...)."""
         return ops.ones_like(logits[..., 0], dtype="bool")
 
     @property
@@ -153,8 +156,8 @@ class Calibrator(ABC):
         return self._fit_as(self.outputs, logits, labels, sample_weight)
 
     def fitted_copy(self: C, found: LabelledOutputs, outputs: Outputs) -> C:
-        """Returns a copy that is fitted to a model's outputs, which `outputs` describes
-        instead of the calibrator's own options.
+        """Returns a copy that is fitted to a model's outputs. `outputs` describes them
+        and replaces the calibrator's own options.
         """
         return copy.copy(self)._fit_as(outputs, *found)
 
@@ -175,8 +178,8 @@ class Calibrator(ABC):
             constant = [c for c, data in enumerate(problems) if data.one_class]
             if constant:
                 warnings.warn(
-                    "These labels are always 0 or always 1 in the fitting data, which "
-                    f"says little about their calibration: {constant}",
+                    "These labels are always 0 or always 1 in the fitting data, too "
+                    f"little to calibrate them: {constant}",
                     stacklevel=3,
                 )
             parameters, k = stack([self._fit(each) for each in problems]), len(problems)
@@ -198,8 +201,8 @@ class Calibrator(ABC):
             warnings.warn(
                 f"{type(self).__name__} lowers the accuracy on its own fitting data "
                 f"from {was:.1f} % to {now:.1f} %: with {n:.0f} samples of "
-                f"{data.num_classes} classes it does not keep the model's ranking. Use "
-                "`TemperatureScaling`, which does.",
+                f"{data.num_classes} classes it changes correct predictions. "
+                "`TemperatureScaling` keeps the predicted classes.",
                 stacklevel=4,
             )
 
@@ -216,7 +219,7 @@ class Calibrator(ABC):
     ) -> C:
         """Fits the calibrator to a model's outputs and returns it.
 
-        Keras masks and the sample weights of a data set are honoured: a masked token
+        Keras masks and the sample weights of a data set are applied: a masked token
         does not count.
 
         Args:
@@ -232,9 +235,8 @@ class Calibrator(ABC):
             batch_size: used if `x` is arrays.
             verbose: whether a progress bar is shown, as in `keras.Model.predict`.
         """
-        found = predict_with_labels(
-            model, x, y, batch_size, verbose, sample_weight, self.outputs.axis
-        )
+        data = LabelledData(x, y, sample_weight, batch_size=batch_size)
+        found = data.predict(model, verbose=verbose, axis=self.outputs.axis)
         return self._fit_as(self.outputs_of(model, from_logits), *found)
 
     def outputs_of(self, model: keras.Model, from_logits: bool | None) -> Outputs:
@@ -251,16 +253,17 @@ class Calibrator(ABC):
                 if the calibrator has `from_logits=False`.
         """
         columns, parameters = self._prepare(logits)
-        return self._restore(self._apply(columns, parameters), logits)
+        shape = tuple(logits.shape) if hasattr(logits, "shape") else np.shape(logits)
+        return self.outputs.restored(self._apply(columns, parameters), shape)
 
     def predict_proba(self, logits: Any) -> np.ndarray:
-        """Returns what calling the calibrator does, as a NumPy array."""
+        """Returns calibrated probabilities as a NumPy array; see `__call__`."""
         return np.asarray(ops.convert_to_numpy(self(logits)))
 
     def accepts(self, logits: Any) -> Tensor:
-        """Returns which samples the calibrator answers, a mask (...).
+        """Returns which samples the calibrator accepts, a mask (...).
 
-        All of them, except for the calibrators that reject (`MetaAcc`, `MetaMis`).
+        Only `MetaAcc` and `MetaMis` reject samples; the others accept all.
         """
         return self._accepts(*self._prepare(logits))
 
@@ -287,26 +290,15 @@ class Calibrator(ABC):
         x = self.outputs.columns(x, from_logits)
         if from_logits:
             return x
-        # Rows that are no probabilities give NaN, not a plausible answer.
+        # Rows that are not distributions become NaN instead of a plausible result.
         sums = ops.sum(ops.abs(x), axis=-1, keepdims=True)
         x = ops.where(ops.abs(sums - 1.0) <= SUM_TOLERANCE, x, math.nan)
         return ops.log(ops.maximum(x, self._fitted.floor))
 
-    def _restore(self, p: Tensor, like: Any) -> Tensor:
-        """Returns probabilities of the columns in the shape of the outputs `like`."""
-        shape = tuple(like.shape) if hasattr(like, "shape") else np.shape(like)
-        if self.multi_label:
-            p = p[..., 1]
-        elif self.outputs.is_one_unit(shape):
-            p = p[..., 1] if len(shape) == 1 else p[..., 1:]
-        if self.outputs.axis != -1 and len(shape) > 1:
-            p = ops.moveaxis(p, -1, self.outputs.axis)
-        return p
-
     def wrap(
         self, model: keras.Model, *, from_logits: bool | None = None
     ) -> keras.Model:
-        """Returns a model with the same inputs that gives calibrated probabilities.
+        """Returns a model with the same inputs that returns calibrated probabilities.
 
         It shares the weights of `model`, can be saved and loaded as .keras on any
         backend without `custom_objects`, and can be exported wherever Keras exports.
@@ -321,11 +313,11 @@ class Calibrator(ABC):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Saves the fitted calibrator as one small .npz file.
 
-        The file holds the arguments as JSON and the parameters as arrays. It needs no
-        pickle and loads on any backend.
+        The file holds the arguments as JSON and the parameters as arrays, without
+        pickle, and loads on any backend.
 
         Args:
-            path: of the file; it is written as named.
+            path: path of the file; no extension is added.
         """
         record = {
             "class": keras.saving.get_registered_name(type(self)),
@@ -336,12 +328,12 @@ class Calibrator(ABC):
 
     @classmethod
     def load(cls: type[C], path: str | os.PathLike[str]) -> C:
-        """Loads a calibrator that `save` has written.
+        """Loads a calibrator that was saved by `save`.
 
         Args:
-            path: of the file.
+            path: path of the file.
         """
-        allowed = "a file that `Calibrator.save` has written"
+        allowed = "a file saved by `Calibrator.save`"
         try:
             record, parameters = read_file(path)
             made = keras.saving.get_registered_object(record["class"])
@@ -353,8 +345,15 @@ class Calibrator(ABC):
         return made.from_config(record["config"])._with_parameters(parameters, fitted)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the arguments of the constructor; fitted values are not in it."""
-        return self.outputs.config(*_OPTIONS)
+        """Returns the arguments of the constructor, each of which is an attribute of
+        the same name. Fitted values are not included.
+        """
+        own = {
+            name: getattr(self, name)
+            for name, parameter in inspect.signature(type(self)).parameters.items()
+            if name not in _OPTIONS and parameter.kind is not parameter.VAR_KEYWORD
+        }
+        return {**own, **self.outputs.config(*_OPTIONS)}
 
     @classmethod
     def from_config(cls: type[C], config: dict[str, Any]) -> C:

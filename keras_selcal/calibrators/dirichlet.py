@@ -14,7 +14,7 @@ from keras_selcal._core.validation import check_choice, check_number, refuse
 from keras_selcal.calibrators._affine import AffineCalibrator, Penalty, log_softmax
 from keras_selcal.calibrators._parameters import Parameters
 
-# n·k² above which `fit` takes minutes, and says so.
+# `fit` takes minutes if n·k² is above this, and warns.
 _MOST_PRODUCTS = 5e8
 
 
@@ -39,11 +39,9 @@ class DirichletCalibration(AffineCalibrator):
 
     Args:
         penalty: `"odir"` leaves the diagonal of W free, `"l2"` does not.
-        strength: λ ≥ 0. If several values are given, 3-fold cross-validation on the
-            fitting data chooses: from the largest on, the last one before the
-            held-out negative log-likelihood rises. Defaults to k for ODIR and k/10
-            for L2, the powers of ten that did best on networks for CIFAR-10 and
-            CIFAR-100.
+        strength: λ ≥ 0. If several values are given, 3-fold cross-validation chooses
+            one, as in `VectorScaling`. Defaults to k for ODIR and k/10 for L2, the
+            powers of ten that did best on networks for CIFAR-10 and CIFAR-100.
         bias_strength: μ ≥ 0. Defaults to λ.
         seed: seed of the folds.
         **kwargs: `from_logits`, `ignore_class` and `axis`; see `Calibrator`.
@@ -76,7 +74,7 @@ class DirichletCalibration(AffineCalibrator):
         seed: int = 0,
         **kwargs: Any,
     ) -> None:
-        super().__init__(strength, seed, **kwargs)
+        super().__init__(strength, seed=seed, **kwargs)
         self.penalty = check_choice("penalty", penalty, ("odir", "l2"))
         self.bias_strength = bias_strength
         if bias_strength is not None:
@@ -117,10 +115,3 @@ class DirichletCalibration(AffineCalibrator):
         masked = ops.any(logits == -np.inf, axis=-1, keepdims=True)
         logits = ops.where(masked, np.nan, logits)
         return super()._apply(logits, parameters)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            "penalty": self.penalty,
-            "bias_strength": self.bias_strength,
-            **super().get_config(),
-        }

@@ -11,15 +11,15 @@ from keras_selcal._core.validation import refuse
 
 
 @serializable
-class L2SGD(keras.optimizers.SGD):
-    """SGD that adds λ·w to the gradient, as PyTorch's `weight_decay` does.
+class CoupledSGD(keras.optimizers.SGD):
+    """SGD that adds λ·w to the gradient, like `weight_decay` in PyTorch.
 
-    Keras's `weight_decay` shrinks weights outside of the momentum, which makes the
-    decay 1/(1 − momentum) times weaker.
+    `weight_decay` in Keras is decoupled from the gradient and therefore from the
+    momentum, which makes the decay 1/(1 − momentum) times weaker.
 
     Args:
         learning_rate: as in `keras.optimizers.SGD`.
-        l2: λ.
+        l2: λ, the weight of the ℓ2 penalty.
         **kwargs: further arguments of `keras.optimizers.SGD`.
     """
 
@@ -91,7 +91,7 @@ def finetune(
             f"one with from_logits={from_logits}, as this model's output requires",
         )
     if optimizer is None:
-        optimizer = L2SGD(learning_rate, momentum=0.9)
+        optimizer = CoupledSGD(learning_rate, momentum=0.9)
     tuned = keras.models.clone_model(model)
     tuned.set_weights(model.get_weights())
     tuned.compile(optimizer=optimizer, loss=loss, metrics=["accuracy"])

@@ -39,9 +39,9 @@ class HistogramBinning(OneVsRest):
     probability is 0, empty bins keep the model's probability, and within a bin the
     model's ranking decides.
 
-    Bins are (a, b], the first closed. The predicted class may change: with few samples
-    for each class the bins say little, and `fit` warns if accuracy falls. To rank
-    samples by confidence use a smooth calibrator.
+    Bins are (a, b], the first closed. The predicted class may change; with few samples
+    for each class the bins are noisy, and `fit` warns if accuracy falls. Use a smooth
+    calibrator to rank samples by confidence.
 
     Args:
         num_bins: M, the number of bins for each class.
@@ -76,8 +76,8 @@ class HistogramBinning(OneVsRest):
             inner = np.tile(np.arange(1, M) / M, (k, 1))
         else:
             inner = _equal_mass_edges(q, weight, M)
-        # A probability on an edge, of a forest say, belongs below it in spite of
-        # rounding.
+        # A probability on an edge (of a random forest, for example) belongs to the bin
+        # below it, also if it is rounded up.
         inner = (inner * (1 + _ROUNDING)).astype("float32").astype("float64")
         edges = stack_edges(list(inner))
         # The same count as `count_below`, class by class.
@@ -100,19 +100,12 @@ class HistogramBinning(OneVsRest):
         m = take_by_class(parameters["count"], bins)
         return (h + q) / (m + 1)
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            "num_bins": self.num_bins,
-            "binning": self.binning,
-            **super().get_config(),
-        }
-
 
 def _equal_mass_edges(q: np.ndarray, weight: np.ndarray, num_bins: int) -> np.ndarray:
     """Returns the inner edges of each class, (k, M − 1).
 
-    An edge lies halfway between the last sample of a run and the first of the next; w
-    copies of a sample stand where a sample of weight w does.
+    An edge lies halfway between the last sample of a run and the first of the next. A
+    sample of weight w has the effect of w copies.
     """
     order = np.argsort(q, axis=0, kind="stable")
     q = np.take_along_axis(q, order, axis=0)

@@ -35,9 +35,9 @@ class IsotonicCalibration(OneVsRest):
     model predicts and half uniform: no probability is 0, and the model's ranking
     decides where f_c is constant.
 
-    The predicted class may change, and `fit` warns if accuracy falls. Overfits below
-    some thousand samples. Requires scikit-learn, whose own isotonic calibration is f_c
-    renormalised, with probabilities of 0.
+    The predicted class may change, and `fit` warns if accuracy falls. The calibrator
+    overfits with fewer than some thousand samples. Requires scikit-learn, whose own
+    isotonic calibration is f_c renormalised, with probabilities of 0.
 
     Args:
         **kwargs: `from_logits`, `multi_label`, `ignore_class` and `axis`; see

@@ -9,14 +9,15 @@ from keras import ops
 
 from keras_selcal._core.ops import Tensor
 from keras_selcal._core.saving import serializable
-from keras_selcal.calibrators._parameters import Fitted
+from keras_selcal.calibrators._parameters import Fitted, to_tensors
 
 
 @serializable
 class CalibrationLayer(keras.layers.Layer):
     """A fitted calibrator as a layer; its parameters are weights that do not train.
 
-    Computes in float32 whatever the model's policy is, unless `dtype` says otherwise.
+    The layer computes in float32, whatever the model's dtype policy, unless `dtype` is
+    given.
 
     Args:
         calibrator: a fitted calibrator.
@@ -44,49 +45,38 @@ class CalibrationLayer(keras.layers.Layer):
         kwargs.setdefault("dtype", "float32")
         super().__init__(**kwargs)
         self._calibrator = calibrator
-        if from_logits is None:
-            from_logits = calibrator.from_logits
-        self.from_logits = from_logits
-        self._parameter_weights = {
-            name: self.add_weight(
-                name=name,
-                shape=np.shape(value),
-                initializer="zeros",
-                trainable=False,
-            )
-            for name, value in calibrator.parameters.items()
-        }
+        self.from_logits = (
+            calibrator.from_logits if from_logits is None else from_logits
+        )
+        self._parameter_weights = {}
         for name, value in calibrator.parameters.items():
-            self._parameter_weights[name].assign(value)
+            weight = self.add_weight(
+                np.shape(value), "zeros", trainable=False, name=name
+            )
+            weight.assign(value)
+            self._parameter_weights[name] = weight
         self.supports_masking = True
         self.built = True
 
     @property
     def calibrator(self) -> Any:
         """The calibrator, with the parameters that the layer holds now."""
-        parameters = {
-            name: ops.convert_to_numpy(weight)
-            for name, weight in self._parameter_weights.items()
-        }
+        weights = self._parameter_weights.items()
+        parameters = {name: ops.convert_to_numpy(weight) for name, weight in weights}
         return self._calibrator._with_parameters(parameters, self._calibrator._fitted)
 
     def call(self, inputs: Tensor) -> Tensor:
-        p = self._calibrator._apply(self._columns(inputs), self._values())
-        return self._calibrator._restore(p, inputs)
+        p = self._calibrator._apply(*self._prepare(inputs))
+        return self._calibrator.outputs.restored(p, tuple(inputs.shape))
 
     def accepts(self, inputs: Tensor) -> Tensor:
-        """Returns which samples the calibrator answers, a mask (...)."""
-        return self._calibrator._accepts(self._columns(inputs), self._values())
+        """Returns which samples the calibrator accepts, a mask (...)."""
+        return self._calibrator._accepts(*self._prepare(inputs))
 
-    def _columns(self, inputs: Tensor) -> Tensor:
+    def _prepare(self, inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         inputs = ops.cast(inputs, self.compute_dtype)
-        return self._calibrator._columns(inputs, self.from_logits)
-
-    def _values(self) -> dict[str, Tensor]:
-        return {
-            name: ops.convert_to_tensor(weight)
-            for name, weight in self._parameter_weights.items()
-        }
+        columns = self._calibrator._columns(inputs, self.from_logits)
+        return columns, to_tensors(self._parameter_weights, columns.dtype)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         self._calibrator._check_shape(input_shape)
@@ -108,7 +98,7 @@ class CalibrationLayer(keras.layers.Layer):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "CalibrationLayer":
         config = dict(config)
-        # Loading the weights fills in the values; until then they are zeros.
+        # The values are zeros until the weights are loaded.
         shapes = config.pop("shapes")
         config["calibrator"] = keras.saving.deserialize_keras_object(
             config["calibrator"]

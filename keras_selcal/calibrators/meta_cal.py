@@ -35,7 +35,8 @@ class Bag(NamedTuple):
 
     Attributes:
         rows: which samples, in the order of their entropy, (m,).
-        weight: how much of each, (m,): of the last one drawn perhaps a part.
+        weight: the weight of each in the bag, (m,); the last one drawn may be in it in
+            part.
     """
 
     rows: np.ndarray
@@ -45,7 +46,7 @@ class Bag(NamedTuple):
     def draw(
         cls, data: Labelled, entropy: np.ndarray, among: Any, size: int, seed: int
     ) -> "Bag":
-        """Draws samples with a total weight of `size`; copies are drawn together."""
+        """Draws samples with a total weight of `size`, copies of a sample together."""
         candidates = np.arange(len(data))[among]
         drawn = candidates[np.argsort(data.hashes(seed)[candidates], kind="stable")]
         weight = data.weight[drawn]
@@ -87,7 +88,7 @@ class MetaCalibrator(Calibrator):
 
     @property
     def threshold(self) -> float:
-        """The entropy h in nats from which on samples are rejected, once fitted."""
+        """H in nats, once fitted: samples of at least this entropy are rejected."""
         return float(self.parameters["threshold"])
 
     @abstractmethod
@@ -106,7 +107,7 @@ class MetaCalibrator(Calibrator):
         if not below.any():
             raise ValueError(
                 f"No sample outside the bag of {len(bag.rows)} has an entropy below "
-                f"the threshold {h:g}: there is nothing to fit the temperature on."
+                f"the threshold {h:g}, so that no temperature can be fitted."
             )
         T = nll_temperature(replace(data, weight=rest)[below])
         return {"temperature": np.asarray(T), "threshold": np.asarray(h)}
@@ -139,12 +140,12 @@ class MetaCalibrator(Calibrator):
             sample_weight: as in `fit`.
 
         Returns:
-            A dict with `coverage` (share of the samples that are answered),
-            `miscoverage` (share of the correct answers that are withheld),
-            `accepted_accuracy` (of the answered samples only), `accuracy` (of all
-            samples; a rejected one has the label of its largest logit) and
-            `uniform_accuracy` (of all samples; a rejected one counts 1/k, as a guess
-            would). A share of no samples is NaN.
+            A dict with `coverage` (share of the samples that are accepted),
+            `miscoverage` (share of the correct predictions that are rejected),
+            `accepted_accuracy` (accuracy of the accepted samples), `accuracy`
+            (accuracy of all samples, by their largest logits) and `uniform_accuracy`
+            (accuracy of all samples, where a rejected one counts as a guess, 1/k). A
+            share of no samples is NaN.
         """
         (data,), _ = gather(self.outputs, logits, labels, sample_weight)
         z = as_float(data.logits)
@@ -166,9 +167,6 @@ class MetaCalibrator(Calibrator):
             "uniform_accuracy": share(guess, everyone),
         }
 
-    def get_config(self) -> dict[str, Any]:
-        return {"seed": self.seed, **super().get_config()}
-
 
 @serializable
 class MetaMis(MetaCalibrator):
@@ -181,10 +179,10 @@ class MetaMis(MetaCalibrator):
     h = the (1 − α) quantile of H among the correct samples of the bag
     ```
 
-    At most a share α of the samples that the classifier gets right is rejected. The
-    bag is a tenth of the correct samples, at most 500. Rejected samples get the
-    uniform vector, whose largest entry means nothing; `accepts(logits)` tells which
-    they are.
+    At most a share α of the correctly classified samples is rejected. The bag is a
+    tenth of the correct samples, at most 500. Rejected samples get the uniform vector,
+    whose largest entry has no meaning; `accepts(logits)` returns which samples are
+    accepted.
 
     Args:
         miscoverage: α in (0, 1).
@@ -233,9 +231,6 @@ class MetaMis(MetaCalibrator):
         at = np.searchsorted(bag.upto, position, side="right")
         return bag, float(entropy[bag.rows[min(int(at), len(bag.rows) - 1)]])
 
-    def get_config(self) -> dict[str, Any]:
-        return {"miscoverage": self.miscoverage, **super().get_config()}
-
 
 @serializable
 class MetaAcc(MetaCalibrator):
@@ -248,12 +243,13 @@ class MetaAcc(MetaCalibrator):
     h = l(accuracy), l the isotonic regression of entropy on accuracy over the bag
     ```
 
-    The samples that are answered have the given accuracy. The bag, sorted by entropy,
-    is cut into 20 bins of equal mass; l relates the mean entropy of each bin to the
-    accuracy of all bins up to its end, which errs on the side of accuracy. The bag is
-    a tenth of the samples, at most 500 or as many as hold 10 errors at the target
-    accuracy. Rejected samples get the uniform vector, whose largest entry means
-    nothing; `accepts(logits)` tells which they are. Requires scikit-learn.
+    The accepted samples have the given accuracy. The bag, sorted by entropy, is cut
+    into 20 bins of equal mass; l relates the mean entropy of each bin to the accuracy
+    of all bins up to its end, which tends to reject more than necessary. The bag is a
+    tenth of the samples, at most 500 or as many as hold 10 errors at the target
+    accuracy. Rejected samples get the uniform vector, whose largest entry has no
+    meaning; `accepts(logits)` returns which samples are accepted. Requires
+    scikit-learn.
 
     Args:
         accuracy: the target in (0, 1]. If the bag does not reach it, or the classifier
@@ -318,6 +314,3 @@ class MetaAcc(MetaCalibrator):
         curve = isotonic.IsotonicRegression(increasing=False)
         curve.fit(accuracy, mean_entropy)
         return bag, float(curve.predict([self.accuracy])[0])
-
-    def get_config(self) -> dict[str, Any]:
-        return {"accuracy": self.accuracy, **super().get_config()}

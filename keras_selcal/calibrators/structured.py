@@ -1,6 +1,6 @@
 """Structured vector and matrix scaling: penalties that follow from n and k."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,15 +15,6 @@ from keras_selcal.calibrators._parameters import Parameters
 
 class _Structured(AffineCalibrator):
     """Base class: an affine map of the log-probabilities of temperature scaling."""
-
-    def __init__(
-        self,
-        strength: float | Sequence[float] = 1.0,
-        *,
-        seed: int = 0,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(strength, seed, **kwargs)
 
     def _default_strength(self, data: Labelled) -> float:
         return 1.0
@@ -54,8 +45,8 @@ class StructuredVectorScaling(_Structured):
     problem, from w = 1 and b = 0. The predicted class may change. Requires SciPy.
 
     Args:
-        strength: λ ≥ 0; the authors' is 1. If several values are given, 3-fold
-            cross-validation on the fitting data chooses, as in `VectorScaling`.
+        strength: λ ≥ 0. Defaults to 1, the authors' value. If several values are given,
+            3-fold cross-validation chooses one, as in `VectorScaling`.
         seed: seed of the folds.
         **kwargs: `from_logits`, `multi_label`, `ignore_class` and `axis`; see
             `Calibrator`.
@@ -100,8 +91,8 @@ class StructuredMatrixScaling(_Structured):
     problem, from W = I and b = 0. The predicted class may change. Requires SciPy.
 
     Args:
-        strength: λ ≥ 0; the authors' is 1. If several values are given, 3-fold
-            cross-validation on the fitting data chooses, as in `VectorScaling`.
+        strength: λ ≥ 0. Defaults to 1, the authors' value. If several values are given,
+            3-fold cross-validation chooses one, as in `VectorScaling`.
         seed: seed of the folds.
         **kwargs: `from_logits`, `ignore_class` and `axis`; see `Calibrator`.
 

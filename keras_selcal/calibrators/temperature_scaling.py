@@ -22,8 +22,8 @@ _ECE_BINS = 15
 def _top_probabilities(below_top: np.ndarray) -> np.ndarray:
     """Returns the largest entry of softmax(d/T) for every T of the grid, (100, n).
 
-    It is 1/Σ e^(d/T) with d = z − max z. Halving T squares each e^(d/T): exponentials
-    are taken for the upper half of the grid alone.
+    It is 1/Σ e^(d/T) with d = z − max z. Halving T squares each e^(d/T), so that
+    exponentials are computed only for the upper half of the grid.
     """
     count, k = len(TEMPERATURE_GRID), below_top.shape[-1]
     ones = np.ones(k, below_top.dtype)
@@ -43,8 +43,8 @@ def _top_probabilities(below_top: np.ndarray) -> np.ndarray:
 def grid_temperature(data: Labelled) -> float:
     """Returns the T of 0.1, 0.2, …, 10 with the smallest ECE of softmax(z/T).
 
-    Only the largest probability counts, and whether its class is right does not depend
-    on T.
+    The ECE depends on the largest probability only, and whether the predicted class is
+    correct does not depend on T.
     """
     n, k = data.logits.shape
     d = below_top_of(data.logits)
@@ -59,7 +59,7 @@ def grid_temperature(data: Labelled) -> float:
         gap = (p - correct[rows]) * data.weight[rows]
         gaps += np.bincount(bins.ravel(), gap.ravel(), len(gaps))
     ece = np.abs(gaps).reshape(count, _ECE_BINS).sum(axis=1) / data.total
-    # Sums of n terms agree up to rounding: values closer than that are a tie.
+    # Values that differ only by the rounding of a sum of n terms are a tie.
     tied = TEMPERATURE_GRID[ece <= ece.min() + 1e-12]
     return float(min(tied, key=lambda t: (abs(t - 1), t)))
 
@@ -125,6 +125,3 @@ class TemperatureScaling(Calibrator):
     def _apply(self, logits: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
         T = ops.expand_dims(parameters["temperature"], -1)
         return ops.softmax(logits / T, axis=-1)
-
-    def get_config(self) -> dict[str, Any]:
-        return {"objective": self.objective, **super().get_config()}

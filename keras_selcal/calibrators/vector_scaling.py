@@ -11,7 +11,7 @@ from keras_selcal._core.temperature import nll_temperature
 from keras_selcal.calibrators._affine import Affine, AffineCalibrator, Penalty
 from keras_selcal.calibrators._parameters import Parameters
 
-# From fits that hardly leave temperature scaling to almost free ones.
+# From almost temperature scaling to almost no penalty.
 _STRENGTHS = (100.0, 10.0, 1.0, 0.1, 0.01, 0.001, 0.0001)
 
 
@@ -28,15 +28,15 @@ class VectorScaling(AffineCalibrator):
 
     w and b minimise the mean negative log-likelihood plus the penalty, a convex problem
     that starts from temperature scaling (w = 1/T, b = 0) and returns to it as λ grows.
-    The predicted class may change. Logits of more than two classes are taken as they
-    are, without regard to a common offset; those of probabilities are ln p. For two
+    The predicted class may change. Logits of more than two classes are used unchanged,
+    a common offset included; the logits of probabilities are ln p. For two
     classes, one sigmoid unit, and each label of multi-label data this is Platt scaling,
     σ(w z + b) with z = z_1 − z_0. Requires SciPy.
 
     Args:
-        strength: λ ≥ 0. Of several values, 3-fold cross-validation on the fitting
-            data, from the largest to the smallest, takes the one after which the
-            held-out negative log-likelihood rises. By default the values are
+        strength: λ ≥ 0. If several values are given, 3-fold cross-validation on the
+            fitting data goes from the largest to the smallest and takes the last one
+            before the held-out negative log-likelihood rises. Defaults to the values
             100, 10, 1, …, 0.0001.
         seed: seed of the folds.
         **kwargs: `from_logits`, `multi_label`, `ignore_class` and `axis`; see
@@ -60,15 +60,6 @@ class VectorScaling(AffineCalibrator):
     """
 
     _diagonal = True
-
-    def __init__(
-        self,
-        strength: float | Sequence[float] | None = None,
-        *,
-        seed: int = 0,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(strength, seed, **kwargs)
 
     def _default_strength(self, data: Labelled) -> Sequence[float]:
         return _STRENGTHS

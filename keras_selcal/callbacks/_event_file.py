@@ -11,14 +11,14 @@ _RGBA = 4
 
 
 def require_tensorboard() -> Any:
-    """Returns TensorBoard's writer and messages, or names the extra that has them."""
+    """Returns TensorBoard's writer and messages; the error names the extra."""
     try:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
     except ImportError as error:
         raise ImportError(
-            '`log_dir` needs TensorBoard: `pip install "keras-selcal[tensorboard]"`.'
+            '`log_dir` requires TensorBoard: `pip install "keras-selcal[tensorboard]"`.'
         ) from error
     return EventFileWriter, Event, Summary
 

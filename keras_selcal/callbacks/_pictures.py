@@ -10,12 +10,12 @@ _DPI = 100
 
 
 def require_matplotlib() -> None:
-    """Raises an error that names the extra where matplotlib is not installed."""
+    """Raises an error that names the extra if matplotlib is not installed."""
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise ImportError(
-            "`picture_dir` and `log_dir` need matplotlib: "
+            "`picture_dir` and `log_dir` require matplotlib: "
             '`pip install "keras-selcal[plots]"`.'
         ) from error
 
@@ -24,7 +24,7 @@ def draw(
     found: LabelledOutputs, name: str, csf: Any, num_bins: int, options: dict[str, Any]
 ) -> dict[str, bytes]:
     """Returns a reliability diagram and a risk-coverage curve, as PNG."""
-    # A figure without pyplot: nothing is shown, kept, or set for other figures.
+    # Without pyplot the figure is not shown or kept, and no global state changes.
     from matplotlib.figure import Figure
 
     y_true, named = found.labels, {name: found.outputs}

@@ -28,34 +28,35 @@ class CalibrateAtEnd(keras.callbacks.Callback):
     calibrate.calibrated_model.predict(x_test)    # calibrated probabilities
     ```
 
-    The weights that are calibrated are those that the model has after training, also
-    with `EarlyStopping(restore_best_weights=True)`, wherever it is in the list: if
-    weights are restored after the calibration, it is repeated. (This is not possible if
-    you pass a `History` of your own that is listed before it.)
+    The calibrated weights are the ones that the model has after training, also with
+    `EarlyStopping(restore_best_weights=True)` anywhere in the list: if a callback
+    restores weights after the calibration, the calibration is repeated. (This is not
+    possible if you list a `History` of your own before this callback.)
 
     Args:
-        validation_data: as `keras.Model.fit` takes it: (x, y) or
-            (x, y, sample_weight) of arrays, or a data set of such batches (a
-            `PyDataset`, a `tf.data.Dataset`, a `DataLoader`, any iterable that can be
-            walked through again). Samples of weight 0 and masked samples do not count.
-        path: ends in .keras; where the calibrated model is saved. The file is replaced
-            in one step, so that it is never half written. None saves nothing.
-        calibrator: of `keras_selcal.calibrators`; a copy is fitted. By default
-            `TemperatureScaling()`. It knows whether the model has several labels
-            (`multi_label`), ignored classes and another axis of the classes.
-        from_logits: whether the model gives logits. By default it does unless its last
-            operation is a softmax or a sigmoid.
-        batch_size: of the predictions for arrays; 32 by default.
-        steps: how many batches of the validation data are read; all by default.
-        verbose: 0 or 1, whether the outcome is printed.
+        validation_data: as in `keras.Model.fit`: (x, y) or (x, y, sample_weight) of
+            arrays, or a data set of such batches (a `PyDataset`, a `tf.data.Dataset`, a
+            `DataLoader`, any iterable that can be iterated over more than once).
+            Samples of weight 0 and masked samples do not count.
+        path: path that ends in .keras, where the calibrated model is saved. The file is
+            replaced in one step, so that it is never half written. By default nothing
+            is saved.
+        calibrator: a calibrator, of which a copy is fitted. Defaults to
+            `TemperatureScaling()`. Its options describe the model's outputs:
+            `multi_label`, `ignore_class` and `axis`.
+        from_logits: whether the model returns logits. By default it does unless its
+            last operation is a softmax or a sigmoid.
+        batch_size: batch size of the predictions for arrays. Defaults to 32.
+        steps: how many batches of the validation data are read. By default all are.
+        verbose: 0 or 1, whether to print the result.
 
     Attributes:
-        calibrator: fitted, once training has ended.
-        calibrated_model: a Keras model of calibrated probabilities, which shares the
-            weights of the trained one; None before.
+        calibrator: the fitted calibrator, once training has ended.
+        calibrated_model: a Keras model that returns calibrated probabilities and shares
+            the weights of the trained model; None before training has ended.
         before: the `CalibrationReport` of the validation data without calibration.
-        after: the report with calibration. The calibrator was fitted on the same data,
-            so that its true benefit shows on other data only.
+        after: the report with calibration. The calibrator was fitted on the same data:
+            measure its benefit on other data.
 
     Scalar parameters of the calibrator (`temperature`), `ece_before` and `ece_after`
     are added to the `logs` of `on_train_end`.
@@ -109,7 +110,7 @@ class CalibrateAtEnd(keras.callbacks.Callback):
         self._calibrated_weights = b""
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
-        # What would fail at the end of training fails here.
+        # Errors in data or model are raised before training, not after it.
         check_extensible(self.model)
         outputs = self.calibrator.outputs_of(self.model, self.from_logits)
         found = self._data.predict(self.model, first=True, axis=outputs.axis)
@@ -118,7 +119,7 @@ class CalibrateAtEnd(keras.callbacks.Callback):
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         self._calibrate(logs)
         # A callback that is listed later may restore other weights. Keras calls its
-        # History after all of them, so that it tells when they are done.
+        # History last, so that all others are done when it is called.
         history: Any = getattr(self.model, "history", None)
 
         def when_all_are_done(logs: dict[str, float] | None = None) -> None:

@@ -50,71 +50,70 @@ def _check_metrics(
 
 
 class CalibrationMonitor(keras.callbacks.Callback):
-    """Watches calibration and selection on validation data while a model trains.
+    """Monitors calibration and selection on validation data during training.
 
     At the end of an epoch the model predicts the validation data, and the metrics of
     these predictions are added to `logs` as `val_ece`, `val_aurc` and so on. History,
     progress bar, `EarlyStopping`, `ModelCheckpoint`, `ReduceLROnPlateau` and
-    `CSVLogger` then find them there like any other metric. Two things to know:
+    `CSVLogger` read them like any other metric. Two things to note:
 
-    - Callbacks act in the order of the list: **put the monitor before those that read
-      its metrics**. One that is listed before it warns that `val_ece` is not available.
+    - Keras calls callbacks in the order of the list: **put the monitor before the
+      callbacks that read its metrics**. A callback that is listed before the monitor
+      warns that `val_ece` is not available.
     - Keras cannot infer the mode of these names: pass `mode="min"` (`"max"` for
       `failure_auroc`, `accuracy` and `coverage_at_risk_…`).
 
-    A small ECE alone is not a goal: a model that always predicts the frequencies of
-    the classes has an ECE of 0. `val_nll` falls only if predictions and probabilities
-    are both good, so that it is the safer one to stop at. `val_refinement`, the NLL
-    after the best temperature, is the one to stop at if the model is calibrated after
-    training (refine, then calibrate).
+    A small ECE alone does not make a good model: one that always predicts the
+    frequencies of the classes has an ECE of 0. `val_nll` is the safer metric for early
+    stopping, because it falls only if predictions and probabilities are both good. If
+    the model is calibrated after training, use `val_refinement`, the NLL after the best
+    temperature (refine, then calibrate).
 
-    The metrics are the exact ones of `keras_selcal.functional` on all predictions,
-    which are held in memory: n·k numbers, and n labels for a data set.
+    The metrics are the exact ones of `keras_selcal.functional`. All predictions are
+    held in memory: n·k numbers, and n labels for a data set.
 
-    Data and model are checked on the first batch, before training: logits where
-    probabilities are expected, labels that are no classes and negative weights raise
-    an error.
+    Data and model are checked on the first batch, before training: logits in the place
+    of probabilities, labels that are not classes and negative weights raise an error.
 
-    Training gives bit-identical results with and without the monitor: weights, metrics
-    and the random state of layers are left alone, and nothing is compiled again. Only
-    what draws from PyTorch's global generator can change that: a `DataLoader` without
-    a `generator`, and on that backend dropout that stays on in predictions.
+    Results of training are bit-identical with and without the monitor: it does not
+    change weights, metrics or the random state of layers, and nothing is compiled
+    again. Two exceptions draw from PyTorch's global generator: a `DataLoader` without a
+    `generator`, and, on that backend, dropout that is active in predictions.
 
     Args:
-        validation_data: as `keras.Model.fit` takes it: (x, y) or
-            (x, y, sample_weight) of arrays, or a data set of such batches (a
-            `PyDataset`, a `tf.data.Dataset`, a `DataLoader`, any iterable that can be
-            walked through again). Samples of weight 0 and masked samples (padding) do
-            not count.
+        validation_data: as in `keras.Model.fit`: (x, y) or (x, y, sample_weight) of
+            arrays, or a data set of such batches (a `PyDataset`, a `tf.data.Dataset`, a
+            `DataLoader`, any iterable that can be iterated over more than once).
+            Samples of weight 0 and masked samples (padding) do not count.
         metrics: names as in `CalibrationReport` (`"smooth_ece"`,
             `"risk_at_coverage_0.8"`, …), or callables
             `f(y_true, y_pred, from_logits=…, sample_weight=…)` like the functions of
             `keras_selcal.functional`; a dict gives them other names.
-        every: k: measures in the epochs 1, k, 2k, … and in the last one. In between
-            `logs` repeats the last values, so that other callbacks always find them;
-            `patience` still counts all epochs.
-        prefix: of the names in `logs`.
-        from_logits: whether the model gives logits. By default it does unless its last
-            operation is a softmax or a sigmoid.
+        every: k; the metrics are computed in the epochs 1, k, 2k, … and in the last
+            one. In other epochs `logs` repeats the last values, so that other callbacks
+            always find them; `patience` still counts all epochs.
+        prefix: prefix of the names in `logs`.
+        from_logits: whether the model returns logits. By default it does unless its
+            last operation is a softmax or a sigmoid.
         multi_label: whether the outputs are k independent sigmoids, and labels
             multi-hot.
         ignore_class: samples with this label do not count.
         axis: axis of the classes: -1, or 1 for channels first.
         decision_threshold: class 1 of two is predicted where its probability is above
             this.
-        csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it.
-        num_bins: M of the binned errors.
-        batch_size: of the predictions for arrays; 32 by default.
-        steps: how many batches of the validation data are read; all by default.
-        picture_dir: a folder for `reliability-003.png` and `risk_coverage-003.png`,
-            the plots of epoch 3 by `keras_selcal.plots` (extra `plots`).
-        log_dir: a folder for TensorBoard: the metrics and the plots, by the epoch
-            from 0 on as Keras counts it there. Needs TensorBoard (extra
+        csf: the confidence score that ranks the samples; see `keras_selcal.csf.get`.
+        num_bins: M, the number of bins of the binned errors.
+        batch_size: batch size of the predictions for arrays. Defaults to 32.
+        steps: how many batches of the validation data are read. By default all are.
+        picture_dir: a folder for plots by `keras_selcal.plots` (extra `plots`):
+            `reliability-003.png` and `risk_coverage-003.png` are those of epoch 3.
+        log_dir: a folder for TensorBoard, to which metrics and plots are written by
+            epoch, counted from 0 as Keras does there. Requires TensorBoard (extra
             `tensorboard`), but not TensorFlow.
-        picture_every: k of the plots, like `every`, which is its default.
+        picture_every: like `every`, for the plots. Defaults to `every`.
 
     Attributes:
-        values: the last metrics by their names in `logs`.
+        values: the last metrics, by their names in `logs`.
 
     Example:
     >>> import keras
@@ -193,7 +192,7 @@ class CalibrationMonitor(keras.callbacks.Callback):
             self.model
         ):
             warnings.warn(
-                "The model gives probabilities, but its loss has `from_logits=True` "
+                "The model returns probabilities, but its loss has `from_logits=True` "
                 "and applies a second softmax or sigmoid: pass `from_logits=False` to "
                 "the loss.",
                 stacklevel=2,
@@ -205,7 +204,7 @@ class CalibrationMonitor(keras.callbacks.Callback):
         if self.picture_dir is not None:
             self.picture_dir.mkdir(parents=True, exist_ok=True)
         if self.log_dir is not None:
-            # Training that was interrupted has left its file open.
+            # The file of an interrupted training is still open.
             self.on_train_end()
             self._event_file = EventFile(self.log_dir)
 
@@ -240,8 +239,8 @@ class CalibrationMonitor(keras.callbacks.Callback):
         }
 
     def _options(self, found: LabelledOutputs) -> dict[str, Any]:
-        """Returns what functions are told about predictions: weights, whether they
-        are logits, and the options that differ from the default.
+        """Returns the keyword arguments of metrics and plots: weights, `from_logits`,
+        and the options that differ from the default.
         """
         return {
             "from_logits": self._outputs.from_logits,
@@ -250,7 +249,7 @@ class CalibrationMonitor(keras.callbacks.Callback):
         }
 
     def _write(self, epoch: int, found: LabelledOutputs, illustrated: bool) -> None:
-        """Writes the plots and to TensorBoard, where wanted."""
+        """Writes plots and TensorBoard's file, if they are wanted."""
         pictures: dict[str, bytes] = {}
         # Skip the plots if a prediction is not finite.
         samples = Samples.of(found.labels, found.outputs, self._outputs, found.weight)
@@ -274,6 +273,7 @@ class CalibrationMonitor(keras.callbacks.Callback):
             self._warned = True
             warnings.warn(
                 f"CalibrationMonitor replaces {', '.join(replaced)}, which `fit` or "
-                "another callback has put into the logs. Another `prefix` keeps both.",
+                "another callback has added to the logs. Use another `prefix` to keep "
+                "both.",
                 stacklevel=2,
             )

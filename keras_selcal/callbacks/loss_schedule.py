@@ -17,8 +17,8 @@ Schedule: TypeAlias = Callable[[int], float] | Sequence[tuple[float, float]]
 class LossSchedule(keras.callbacks.Callback):
     """Changes hyperparameters of a loss from epoch to epoch, without recompiling.
 
-    Every reweighted loss has a `strength` a, with which training can start with
-    cross-entropy (its base loss) and move to the loss after a warm-up:
+    Every reweighted loss has a `strength` a. With it, training can start with
+    cross-entropy (the base loss) and move to the loss after a warm-up:
 
     ```
     ℓ_a = (1 − a + a w) ℓ
@@ -79,7 +79,7 @@ class LossSchedule(keras.callbacks.Callback):
         loss.variables.update({name: value.variable for name, value in values.items()})
         track(model, values)
         # An interrupted fit calls no hook: the values are removed when the callback is
-        # used again, or no longer exists.
+        # used again or deleted.
         self._detach = weakref.finalize(self, release, model, loss, list(values))
         self._detach.atexit = False
         self._training = False
@@ -116,8 +116,8 @@ class _Value(keras.metrics.Metric):
 
     def __init__(self, name: str, value: float) -> None:
         super().__init__(name=name, dtype="float32")
-        # All replicas hold the same value, which is their mean; by default Keras adds
-        # the values of replicas up.
+        # All replicas hold the same value, so that their mean is correct; by default
+        # Keras sums the values of the replicas.
         self.variable = self.add_variable(
             (), "zeros", dtype="float32", aggregation="mean", name=name
         )
@@ -135,8 +135,8 @@ class _Value(keras.metrics.Metric):
 
 def track(model: keras.Model, values: dict[str, _Value]) -> None:
     """Makes values part of a model's state."""
-    # A subclassed model is locked once it is built, against layers that come too late
-    # to be trained. Keras itself unlocks it to add state.
+    # Keras locks a subclassed model once it is built, because layers that are added
+    # later would not be trained, and unlocks it itself to add state.
     locked = model._tracker.locked
     model._tracker.unlock()
     for name, value in values.items():

@@ -1,4 +1,4 @@
-"""What the losses share: labels, masks, dtypes, reduction, and reweighting."""
+"""The base classes of the losses: labels, masks, dtypes, reduction and reweighting."""
 
 from typing import Any
 
@@ -23,9 +23,10 @@ class ClassificationLoss(keras.losses.Loss):
     """Base class of the losses.
 
     Subclasses implement `sample_losses(batch)`, which returns one value for each row of
-    a `Batch`. Unlike a plain Keras loss they see the sample weights: statistics of a
-    batch leave out samples that have weight 0 or are masked. Losses are computed in
-    float32, or in float64 if the predictions are, also inside `torch.autocast`.
+    a `Batch`. Unlike in a plain Keras loss, sample weights are available there:
+    statistics of a batch leave out samples that have weight 0 or are masked. Losses are
+    computed in float32, or in float64 for predictions in float64, also inside
+    `torch.autocast`.
 
     | model output       | `y_pred`         | `y_true`                               |
     |--------------------|------------------|----------------------------------------|
@@ -50,7 +51,7 @@ class ClassificationLoss(keras.losses.Loss):
         dtype: dtype of the result. Defaults to `keras.config.floatx()`.
     """
 
-    # Whether replicas exchange statistics, also if the share of one is empty.
+    # Whether replicas exchange statistics, including those whose share is empty.
     synchronized: bool = False
 
     def __init__(
@@ -66,8 +67,9 @@ class ClassificationLoss(keras.losses.Loss):
         dtype: Any = None,
     ) -> None:
         super().__init__(name=name, reduction=reduction, dtype=dtype)
-        self.outputs = Outputs(
-            from_logits, multi_label, ignore_class, label_smoothing, axis
+        self.outputs = Outputs(from_logits, multi_label, ignore_class, axis)
+        self.label_smoothing = check_number(
+            "label_smoothing", label_smoothing, "a number in [0, 1)", least=0, below=1
         )
         # A reduction in half precision would lose digits of the sum.
         precise = "float64" if self.dtype == "float64" else "float32"
@@ -87,7 +89,11 @@ class ClassificationLoss(keras.losses.Loss):
         `sample_weight` says how much each sample counts in statistics of the batch;
         the values are not multiplied by it.
         """
-        return self._values(Batch.of(y_true, y_pred, self.outputs, sample_weight))
+        return self._values(self._batch(y_true, y_pred, sample_weight))
+
+    def _batch(self, y_true: Any, y_pred: Any, sample_weight: Any) -> Batch:
+        batch = Batch.of(y_true, y_pred, self.outputs, sample_weight)
+        return batch.smoothed(self.label_smoothing)
 
     def _values(self, batch: Batch) -> Tensor:
         if batch.y_pred.shape[0] == 0 and not self.synchronized:
@@ -96,10 +102,10 @@ class ClassificationLoss(keras.losses.Loss):
         return batch.to_samples(batch.checked(self.sample_losses(batch)))
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Tensor:
-        batch = Batch.of(y_true, y_pred, self.outputs, sample_weight)
+        batch = self._batch(y_true, y_pred, sample_weight)
         values, scale = self._values(batch), batch.weight
         if batch.mask is not None and self.reduction in ("sum_over_batch_size", "mean"):
-            # As in Keras, masked samples leave the mean and weights of 0 do not.
+            # As in Keras, the mean leaves out masked samples, but not weights of 0.
             present = ops.maximum(ops.mean(batch.mask), keras.config.epsilon())
             scale = (1.0 if scale is None else scale) / present
         if 0 in tuple(values.shape) and self.reduction not in (None, "none"):
@@ -109,10 +115,12 @@ class ClassificationLoss(keras.losses.Loss):
         return ops.cast(loss, self.dtype)
 
     def get_config(self) -> dict[str, Any]:
-        outputs = self.outputs.config(
-            "from_logits", "multi_label", "ignore_class", "label_smoothing", "axis"
-        )
-        return {**super().get_config(), "dtype": self.dtype, **outputs}
+        return {
+            **super().get_config(),
+            "dtype": self.dtype,
+            "label_smoothing": self.label_smoothing,
+            **self.outputs.config("from_logits", "multi_label", "ignore_class", "axis"),
+        }
 
     def __repr__(self) -> str:
         config = self.get_config()

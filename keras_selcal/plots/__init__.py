@@ -1,8 +1,8 @@
-"""Pictures of calibration, selective classification and losses, by matplotlib.
+"""Plots of calibration, selective classification and losses, made with matplotlib.
 
-Every function takes an optional `ax`, draws on it and returns it; without one it makes
-a figure of its own. None shows or saves anything: `ax.figure.savefig("picture.png")`,
-or `matplotlib.pyplot.show()`. matplotlib is imported by the first call.
+Every function draws on the optional `ax`, or on a new figure, and returns the Axes. To
+save or show a plot, call `ax.figure.savefig("plot.png")` or
+`matplotlib.pyplot.show()`. matplotlib is imported by the first call.
 """
 
 from keras_selcal.plots.histogram import confidence_histogram

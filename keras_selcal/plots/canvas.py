@@ -1,4 +1,4 @@
-"""Axes, colours, and the predictions of one or more models: shared by all plots."""
+"""Axes, colours and arguments that the plots share."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ import numpy as np
 from keras_selcal._core.samples import Samples
 from keras_selcal._core.validation import refuse
 
-# The palette of Okabe & Ito, which colour-blind readers can tell apart.
+# The palette of Okabe & Ito, which is safe for colour-blind readers.
 BLUE, VERMILLION, GREEN = "#0072B2", "#D55E00", "#009E73"
 PURPLE, ORANGE, SKY, BLACK = "#CC79A7", "#E69F00", "#56B4E9", "#000000"
 GREY, PALE = "#6E6E6E", "#C9C9C9"
@@ -18,7 +18,7 @@ _DASHES = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))
 
 
 def line_style(index: int) -> dict[str, Any]:
-    """Returns the colour and dashes of the i-th line: no two of 35 share both."""
+    """Returns the colour and dashes of the i-th line, which differ for 35 lines."""
     return {
         "color": _COLOURS[index % len(_COLOURS)],
         "linestyle": _DASHES[index % len(_DASHES)],
@@ -26,18 +26,18 @@ def line_style(index: int) -> dict[str, Any]:
 
 
 def axes(ax: Any, count: int = 1, size: tuple[float, float] = (6.0, 4.5)) -> list[Any]:
-    """Returns `count` axes: those given, checked, or those of a new figure.
+    """Returns `count` Axes: the given ones, which are checked, or new ones.
 
     Args:
-        ax: None, one matplotlib Axes, or as many as are needed.
-        count: how many are needed.
+        ax: None, one matplotlib Axes, or `count` of them.
+        count: the number of Axes.
         size: width and height of each in a new figure, in inches.
     """
     try:
         from matplotlib.axes import Axes
     except ImportError as error:
         raise ImportError(
-            "`keras_selcal.plots` needs matplotlib: "
+            "`keras_selcal.plots` requires matplotlib: "
             '`pip install "keras-selcal[plots]"`.'
         ) from error
     if ax is None:
@@ -64,12 +64,12 @@ def models(y_pred: Any) -> dict[str, Any]:
     if not isinstance(y_pred, Mapping):
         return {"": y_pred}
     if not y_pred:
-        refuse("y_pred", y_pred, "predictions, or a mapping of at least one name to it")
+        refuse("y_pred", y_pred, "predictions, or a mapping from names to predictions")
     return {text(name): predictions for name, predictions in y_pred.items()}
 
 
 def text(name: Any) -> str:
-    """Returns a name as matplotlib is to write it.
+    """Returns a name in the form in which matplotlib draws it unchanged.
 
     Dollar signs are escaped because they would start a formula. A leading underscore
     gets a space in front because legends leave out labels that begin with one.

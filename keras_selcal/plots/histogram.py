@@ -39,12 +39,12 @@ def confidence_histogram(
         y_true: class indices (...) or (..., 1), or distributions (..., k).
         y_pred: probabilities or logits, (..., k); (..., 1) or (n,) for one sigmoid
             unit.
-        csf: the confidence score, as `keras_selcal.csf.get` takes it.
-        num_bins: M equal bins of the range that the score can take, or takes if it
-            is not bounded.
+        csf: the confidence score; see `keras_selcal.csf.get`.
+        num_bins: M, the number of equal bins on the support of the score, or on the
+            range of the scores if it is not bounded.
         from_logits: whether `y_pred` holds logits.
         sample_weight: weights of a shape that broadcasts to the samples'.
-        ax: an Axes to draw on. None makes a figure.
+        ax: the Axes to draw on. By default a new figure is made.
         **outputs: `multi_label`, `ignore_class`, `axis`, `decision_threshold`, as in
             `keras_selcal.metrics.ClassificationMetric`.
 

@@ -14,7 +14,7 @@ from keras_selcal.plots import canvas
 
 
 class _Words(NamedTuple):
-    """How a kind of diagram names its axes and marks."""
+    """Labels of the axes and marks of a kind of diagram."""
 
     x: str
     y: str
@@ -45,7 +45,7 @@ _ECES = {"top_label": "top-label ECE", "positive": "positive-class ECE"}
 # The number of samples is drawn below accuracy 0, in a strip of this depth.
 _STRIP = 0.16
 _FOOT = -0.25
-# The legend has room above accuracy 1, where no bar reaches.
+# The legend is drawn above accuracy 1, where there are no bars.
 _HEAD = 1.38
 
 
@@ -70,8 +70,8 @@ def reliability_diagram(
     in each bin, and the title shows the ECE.
 
     With kind="positive", for one sigmoid unit, two classes or several labels, the
-    diagram shows the frequency of class 1 against its probability, as scikit-learn's
-    `CalibrationDisplay`. The title then names both errors.
+    diagram shows the frequency of class 1 against its probability, like scikit-learn's
+    `CalibrationDisplay`. The title then shows both errors.
 
     Formula:
 
@@ -86,14 +86,15 @@ def reliability_diagram(
         y_pred: probabilities or logits, (..., k), or (..., 1) or (n,) for one sigmoid
             unit; or a mapping from names to the predictions of several models, which
             are drawn side by side.
-        num_bins: M.
+        num_bins: M, the number of bins.
         binning: `"uniform"` or `"adaptive"`, as in `functional.reliability_curve`.
         kind: `"top_label"` or `"positive"`, as in `functional.ece`.
         from_logits: whether `y_pred` holds logits.
         sample_weight: weights of a shape that broadcasts to the samples'. The numbers
             in the strip are then each bin's share of the weight, times n.
-        confidence_level: c in (0, 1) of the whiskers; None draws no whiskers.
-        ax: an Axes to draw on, or one per model for a mapping. None makes a figure.
+        confidence_level: level of the whiskers, in (0, 1); None draws no whiskers.
+        ax: the Axes to draw on; for a mapping, one for each model. By default a new
+            figure is made.
         **outputs: `multi_label`, `ignore_class`, `axis`, `decision_threshold`, as in
             `keras_selcal.metrics.ClassificationMetric`.
 
@@ -142,7 +143,7 @@ def reliability_diagram(
     drawn_on = canvas.axes(ax, len(bins), size=(5.4, 6.0))
     for one, (name, kinds) in zip(drawn_on, bins.items(), strict=True):
         _draw(one, kinds[kind], _WORDS[kind], confidence_level)
-        # Numbers side by side need broad bins.
+        # Horizontal numbers need wide bins.
         _draw_counts(one, kinds[kind], num_bins > 15 or binning == "adaptive")
         adaptive = "adaptive " if binning == "adaptive" else ""
         errors = [
@@ -156,11 +157,11 @@ def reliability_diagram(
 def reliability_gaps(curves: Any, *, ax: Any = None) -> Any:
     """Draws reliability diagrams of given curves, with the gap in each bin.
 
-    Use it where the samples are not available, as for published diagrams, or to draw
-    several diagrams in little space. A bar shows the accuracy in a bin. The hatched gap
+    Use this function if the samples are not available, as for published diagrams, or to
+    draw several small diagrams. A bar shows the accuracy in a bin. The hatched gap
     reaches from there to the mean confidence: above the bar where the model is
     overconfident, inside it where the model is underconfident. The title shows the ECE
-    where the shares are known.
+    if the shares are known.
 
     Formula:
 
@@ -169,10 +170,11 @@ def reliability_gaps(curves: Any, *, ax: Any = None) -> Any:
     ```
 
     Args:
-        curves: what `keras_selcal.functional.reliability_curve` returns; or a mapping
-            from names to several curves, which are drawn side by side. Empty bins hold
-            NaN, and so do shares that are not known.
-        ax: an Axes to draw on, or one per curve for a mapping. None makes a figure.
+        curves: a curve that `keras_selcal.functional.reliability_curve` returns, or a
+            mapping from names to several curves, which are drawn side by side. Empty
+            bins and unknown shares are NaN.
+        ax: the Axes to draw on; for a mapping, one for each curve. By default a new
+            figure is made.
 
     Returns:
         The Axes; for a mapping an array with one Axes per curve, in its order.
@@ -191,7 +193,7 @@ def reliability_gaps(curves: Any, *, ax: Any = None) -> Any:
     """
     named = dict(curves) if isinstance(curves, Mapping) else {"": curves}
     if not named or not all(isinstance(c, ReliabilityCurve) for c in named.values()):
-        refuse("curves", curves, "a ReliabilityCurve, or a mapping of names to such")
+        refuse("curves", curves, "a ReliabilityCurve, or a mapping of names to them")
     drawn_on = canvas.axes(ax, len(named), size=(4.2, 4.6))
     for one, (name, curve) in zip(drawn_on, named.items(), strict=True):
         full = ~np.isnan(curve.accuracy)
@@ -322,7 +324,7 @@ def _finish(ax: Any, name: str, ece: str, words: _Words) -> None:
 
 
 def _short(number: int) -> str:
-    """Returns a count in at most four characters up to 999 million."""
+    """Returns a count of up to 999 million in at most four characters."""
     if number < 10_000:
         return str(number)
     return f"{number // 1000}k" if number < 1_000_000 else f"{number // 1_000_000}M"

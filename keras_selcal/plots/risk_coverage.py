@@ -54,13 +54,14 @@ def risk_coverage_curve(
         y_pred: probabilities or logits, (..., k), or (..., 1) or (n,) for one sigmoid
             unit; or a mapping from names to the predictions of several models, which
             are drawn in one plot.
-        csf: g, as `keras_selcal.csf.get` takes it.
+        csf: g, the confidence score; see `keras_selcal.csf.get`.
         from_logits: whether `y_pred` holds logits.
         loss: `"zero_one"`, `"crossentropy"` or `"brier"`.
         sample_weight: weights of a shape that broadcasts to the samples'.
-        threshold: τ, on the scale of the score; its coverage and risk are marked.
-        coverage: κ in (0, 1]; marked instead of a threshold.
-        ax: an Axes to draw on. None makes a figure.
+        threshold: τ, on the scale of the score; its coverage and risk are marked. Pass
+            at most one of `threshold` and `coverage`.
+        coverage: κ in (0, 1]; it is marked with its risk.
+        ax: the Axes to draw on. By default a new figure is made.
         **outputs: `multi_label`, `ignore_class`, `axis`, `decision_threshold`, as in
             `keras_selcal.metrics.ClassificationMetric`.
 
@@ -107,8 +108,8 @@ def risk_coverage_curve(
         for style, ranking in _RANKINGS.items():
             ax.plot([], [], color=canvas.GREY, linestyle=style, label=ranking)
     ax.set_xlim(0, 1.01)
-    # The few most confident predictions may all be wrong, and their risk of 1 would
-    # flatten the rest. The legend above needs a row for each entry.
+    # The risk of the few most confident predictions may be 1, which would flatten the
+    # curves; the axis ignores it. The legend above needs a row for each entry.
     entries = len(ax.get_legend_handles_labels()[1])
     highest = max(model.highest for model in models.values()) or 0.01
     ax.set_ylim(0, highest * (1.1 + 0.075 * entries))

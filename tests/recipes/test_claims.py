@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tiny_run
 
-from keras_selcal.calibrators.finetune import L2SGD
+from keras_selcal.calibrators.finetune import CoupledSGD
 from recipes import claims, training
 from recipes.cli import main
 from recipes.paper.training_figures import gradients_of_runs
@@ -62,7 +62,7 @@ def test_gradients_are_drawn_of_runs_with_snapshots(tmp_path, monkeypatch):
 def test_finetune_adds_the_decay_to_the_gradient():
     """w = 2, g = 1, λ = 0.5, μ = 0.9: v = −0.1·2, then v = 0.9·v − 0.1·1.9."""
     weight = keras.Variable([2.0])
-    optimizer = L2SGD(0.1, l2=0.5, momentum=0.9)
+    optimizer = CoupledSGD(0.1, l2=0.5, momentum=0.9)
     again = type(optimizer).from_config(optimizer.get_config())
     for _ in range(2):
         again.apply([keras.ops.ones(1)], [weight])

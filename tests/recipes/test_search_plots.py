@@ -17,12 +17,6 @@ TRIALS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    pyplot.close("all")
-
-
 def line(ax, label):
     (found,) = (line for line in ax.lines if line.get_label() == label)
     return found
