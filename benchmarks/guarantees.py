@@ -2,10 +2,9 @@
 
     python -m benchmarks.guarantees [--draws 2000] [--file rows.json]
 
-Each row draws data many times, selects a threshold with `risk` and `delta`, and
-compares its true risk, which is known, with the target. `exceeded` is to be at most δ.
-Rows that the file has already are not computed again, so that a run that was stopped
-can continue.
+Each row draws data many times, selects a threshold with `risk` and `delta` by several
+methods, and compares its true risk, which is known, with the target. Rows that the file
+has already are not computed again, so that a run that was stopped can continue.
 """
 
 import argparse
@@ -13,11 +12,12 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import bdtr
 
-from keras_selcal.selective.bounds import binomial_tail
+from keras_selcal.selective.bounds import fewest_samples
 from keras_selcal.selective.cuts import Cuts
 
 N, DELTA = 2000, 0.1
@@ -79,74 +79,179 @@ def true_risks(model: Model) -> tuple[np.ndarray, np.ndarray]:
     return at, np.interp(at, coverage, risk)
 
 
-def sgr(cuts: Cuts, risk: float, delta: float) -> int:
+def any_method(model: Model) -> tuple[float, float]:
+    """Returns bounds on coverage (up to the optimum) and on the probability to find a
+    threshold, for any method that keeps the guarantee, even one that knows the model.
+
+    A coverage of at least c is selected with a probability of at most δ from data in
+    which every coverage ≥ c has a risk of r or more. By the lemma of Neyman and
+    Pearson, it is then selected from the model's own data at most as often as the
+    likelihood ratio between the two rejects at level δ. The other data have the errors
+    of the model, tilted above c until their mean is r, and at least r below c.
+    """
+    coverages, risks = true_risks(model)
+    optimum = coverages[risks <= model.risk].max(initial=0.0)
+    if not optimum:
+        return 0.0, DELTA
+    rng, draws = np.random.default_rng(2), 4000
+    rank = (np.arange(N) + 0.5) / N
+    p = model.error(1 - rank)
+    at = np.append(1e-9, np.linspace(0.02, optimum, 25))
+    power = []
+    for c in at:
+        q = np.maximum(p, model.risk)
+        above = rank <= c
+        low, high = 0.0, 20.0
+        while above.any() and high - low > 1e-9:
+            odds = p[above] / (1 - p[above]) * math.exp((low + high) / 2)
+            q[above] = odds / (1 + odds)
+            if q[above].mean() < model.risk:
+                low = (low + high) / 2
+            else:
+                high = (low + high) / 2
+        used = np.abs(p - q) > 1e-9
+        ratio = np.log([(1 - p[used]) / (1 - q[used]), (p[used] + 1e-300) / q[used]])
+        null, own = (
+            np.where(rng.random((draws, used.sum())) < x[used], ratio[1], ratio[0])
+            # The sum rejects at random where it is equal to the quantile.
+            .sum(axis=1)
+            + 1e-9 * rng.random(draws)
+            for x in (q, p)
+        )
+        power.append(np.mean(own > np.quantile(null, 1 - DELTA)))
+    power = np.minimum.accumulate(power)
+    return float(np.trapezoid(power, at)), float(power[0])
+
+
+def passes(cuts: Cuts, risk: float, level: float) -> np.ndarray:
+    """Returns which thresholds pass the exact test by themselves."""
+    errors, accepted = cuts.losses[:, 0].astype(int), cuts.accepted.astype(int)
+    return bdtr(errors, accepted, risk) <= level
+
+
+def one_start(cuts: Cuts, passed: np.ndarray, start: int) -> int:
+    """Returns the last cut of an unbroken sequence of passes from a start, or −1."""
+    first = int(np.searchsorted(cuts.accepted, start))
+    after = passed[first:]
+    last = first - 1 + (len(after) if after.all() else int(np.argmin(after)))
+    return last if last >= first else -1
+
+
+def best_start(model: Model) -> int:
+    """Returns the start of largest mean coverage, which takes knowing the model."""
+    rng = np.random.default_rng(1)
+    starts = {fewest_samples(e, model.risk, DELTA) for e in range(0, 150, 2)} | {
+        fewest_samples(1, model.risk, DELTA)
+    }
+    starts = sorted(m for m in starts if m < N)
+    found = np.zeros(len(starts))
+    for _ in range(100):
+        cuts = Cuts.of(*draw(model, rng)[:2])
+        passed = passes(cuts, model.risk, DELTA)
+        for i, start in enumerate(starts):
+            cut = one_start(cuts, passed, start)
+            found[i] += cuts.accepted[cut] if cut >= 0 else 0
+    return starts[int(np.argmax(found))]
+
+
+def sgr(cuts: Cuts, risk: float) -> int:
     """Returns the cut of Geifman & El-Yaniv: a binary search with a union bound."""
     steps = math.ceil(math.log2(cuts.total))
+    passed = passes(cuts, risk, DELTA / steps)
     low, high, best = 0, len(cuts.thresholds) - 1, -1
     for _ in range(steps):
         middle = math.ceil((low + high) / 2)
-        e, m = int(cuts.losses[middle, 0]), int(cuts.accepted[middle])
-        if binomial_tail(e, m, risk) <= delta / steps:
+        if passed[middle]:
             best, low = middle, middle
         else:
             high = middle
     return best
 
 
-def split(
-    s: np.ndarray, right: np.ndarray, risk: float, delta: float
-) -> tuple[Cuts, int]:
+def union(cuts: Cuts, risk: float) -> int:
+    """Returns the best of 25 coverages, each tested at δ/25: a simultaneous band."""
+    counts = np.geomspace(20, cuts.total, 25)
+    at = np.unique(np.searchsorted(cuts.accepted, counts * (1 - 1e-12)))
+    passed = np.flatnonzero(passes(cuts, risk, DELTA / 25)[at])
+    return int(at[passed[-1]]) if len(passed) else -1
+
+
+def one_bet(cuts: Cuts, risk: float) -> int:
+    """Returns the last cut at which a mixture of bets along the ordered samples has
+    won 1/δ. It is valid if every threshold has at least the risk of higher ones.
+    """
+    stakes = np.geomspace(0.05, 0.95, 20)[:, None] / (1 - risk)
+    bets = np.log1p(stakes * (risk - cuts.sample_losses[:, 0]))
+    capital = np.exp(np.cumsum(bets, axis=1)).mean(axis=0)[cuts.ends - 1]
+    won = np.flatnonzero(capital >= 1 / DELTA)
+    return int(won[-1]) if len(won) else -1
+
+
+def split(s: np.ndarray, right: np.ndarray, risk: float) -> tuple[Cuts, int]:
     """Starts where a fifth of the samples suggests, and searches on the others."""
-    cuts = Cuts.of(s[::5], right[::5])
-    share = (cuts.losses[:, 0] + 0.5) / (cuts.accepted + 1)
-    # The expected errors of all samples that each threshold accepts, and their steps.
-    rest = np.ones(len(s), bool)
-    rest[::5] = False
-    s, right = s[rest], right[rest]
-    order = np.argsort(-s, kind="stable")
-    at = np.searchsorted(-cuts.thresholds, -s[order], side="right") - 1
-    totals = np.where(at < 0, 1.0, share[at]) * np.arange(1, len(s) + 1)
-    p = np.empty(len(s))
-    p[order] = np.clip(np.diff(totals, prepend=0.0), 0, 1)
-    cuts = Cuts.of(s, right, error_probability=p)
-    return cuts, cuts.search(risk, delta)
+    first = Cuts.of(s[::5], right[::5])
+    share = (first.losses[:, 0] + 0.5) / (first.accepted + 1)
+    rest = np.arange(len(s)) % 5 > 0
+    cuts = Cuts.of(s[rest], right[rest])
+    at = np.searchsorted(-first.thresholds, -cuts.thresholds, side="right") - 1
+    rates = np.where(at < 0, 0.5, share[at])
+    starts = [fewest_samples(e, risk, DELTA) for e in range(0, 60, 3)]
+    starts = [m for m in starts if m <= cuts.total]
+    if not starts:
+        return cuts, -1
+    cut = np.searchsorted(cuts.accepted, starts)
+    power = bdtr(3 * np.arange(len(starts)), starts, rates[cut])
+    start = starts[int(np.argmax(power))]
+    return cuts, one_start(cuts, passes(cuts, risk, DELTA), start)
 
 
-def independent(model: Model, draws: int) -> str:
-    """Returns a row of the table of independent samples."""
+def draw(
+    model: Model, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns scores, which answers are right, and the probabilities of an error."""
+    s = rng.random(N)
+    error = model.error(s)
+    right = rng.random(N) >= error
+    if model.levels:
+        s = np.ceil(s * model.levels) / model.levels
+    return s, right, error
+
+
+def independent(model: Model, draws: int) -> dict[str, list[float]]:
+    """Returns coverage, share without a threshold, and share of exceeded risks of each
+    method.
+    """
     coverages, risks = true_risks(model)
     rng = np.random.default_rng(0)
-    optimum = coverages[risks <= model.risk].max(initial=0.0)
+    start = best_start(model)
+    width = 1 / model.levels if model.levels else 0.0
     found: dict[str, list[float]] = {}
-    for draw in range(draws):
-        s = rng.random(N)
-        error = model.error(s)
-        right = rng.random(N) >= error
-        if model.levels:
-            s = np.ceil(s * model.levels) / model.levels
+    for _ in range(draws):
+        s, right, error = draw(model, rng)
         cuts = Cuts.of(s, right)
-        guided = Cuts.of(s, right, error_probability=error)
-        half = Cuts.of(s, right, error_probability=error / 2)
-        width = 1 / model.levels if model.levels else 0.0
-        selected = [
-            ("plain", cuts, cuts.search(model.risk, DELTA)),
-            ("guided", guided, guided.search(model.risk, DELTA)),
-            ("half", half, half.search(model.risk, DELTA)),
-            ("sgr", cuts, sgr(cuts, model.risk, DELTA)),
-        ]
-        if draw % 4 == 0:
-            selected.append(("split", *split(s, right, model.risk, DELTA)))
-        for name, used, cut in selected:
+        passed = passes(cuts, model.risk, DELTA)
+        selected = {
+            "best start": (cuts, one_start(cuts, passed, start)),
+            "plain": (cuts, cuts.search(model.risk, DELTA)),
+            "split": split(s, right, model.risk),
+            "union": (cuts, union(cuts, model.risk)),
+            "SGR": (cuts, sgr(cuts, model.risk)),
+            "bet": (cuts, one_bet(cuts, model.risk)),
+        }
+        for name, share in (("predicted", 1.0), ("⅛ predicted", 0.125)):
+            guided = Cuts.of(s, right, error_probability=share * error)
+            selected[name] = guided, guided.search(model.risk, DELTA)
+        for name, (used, cut) in selected.items():
             t = used.thresholds[cut] if cut >= 0 else math.inf
             found.setdefault(name, []).append(max(0.0, 1 - t + width))
-    cells = [model.title, f"{model.risk:g}", f"{optimum:.3f}"]
-    for name in ("sgr", "split", "plain", "guided", "half"):
-        c = np.array(found[name])
+    coverage, success = any_method(model)
+    optimum = coverages[risks <= model.risk].max(initial=0.0)
+    row = {"optimum": [optimum], "any method": [coverage, 1 - success]}
+    for name, values in found.items():
+        c = np.array(values)
         bad = (c > 0) & (np.interp(c, coverages, risks) > model.risk + 1e-9)
-        cells.append(f"{c.mean():.3f}")
-        if name in ("plain", "guided", "half"):
-            cells += [f"{np.mean(c == 0):.3f}", f"{bad.mean():.3f}"]
-    return "| " + " | ".join(cells) + " |"
+        row[name] = [c.mean(), np.mean(c == 0), bad.mean()]
+    return {name: np.round(values, 4).tolist() for name, values in row.items()}
 
 
 def grouped(count: int, length: int, spread: float, draws: int) -> str:
@@ -185,6 +290,19 @@ def grouped(count: int, length: int, spread: float, draws: int) -> str:
     )
 
 
+METHODS = (
+    "any method",
+    "best start",
+    "predicted",
+    "⅛ predicted",
+    "plain",
+    "split",
+    "union",
+    "SGR",
+    "bet",
+)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draws", type=int, default=2000)
@@ -192,23 +310,29 @@ def main() -> None:
     args = parser.parse_args()
     rows = json.loads(args.file.read_text()) if args.file and args.file.exists() else {}
 
-    def show(key: str, row: Callable[[], str]) -> None:
+    def row(key: str, compute: Callable[[], Any]) -> Any:
         key = f"{key}, {args.draws} draws"
         if key not in rows:
-            rows[key] = row()
+            rows[key] = compute()
             if args.file:
                 args.file.write_text(json.dumps(rows, indent=1, ensure_ascii=False))
-        print(rows[key], flush=True)
+        return rows[key]
 
-    print(f"\nIndependent samples, n = {N}, δ = {DELTA}, {args.draws} draws\n")
-    print(
-        "| error at score s | r | optimum | SGR | split | coverage | none found "
-        "| exceeded | guided | none found | exceeded | guided by half the errors "
-        "| none found | exceeded |"
-    )
-    print("|---|" + 13 * "--:|")
-    for i, model in enumerate(MODELS):
-        show(f"model {i}", lambda model=model: independent(model, args.draws))
+    found = [
+        row(f"model {i}", lambda model=model: independent(model, args.draws))
+        for i, model in enumerate(MODELS)
+    ]
+    print(f"\nIndependent samples, n = {N}, δ = {DELTA}, {args.draws} draws")
+    for part, title in enumerate(("mean coverage", "none found", "risk exceeded")):
+        methods = [name for name in METHODS if len(found[0][name]) > part]
+        print(f"\n{title}\n\n| error at score s | r | optimum |", end="")
+        print(" " + " | ".join(methods) + " |")
+        print("|---|" + (len(methods) + 2) * "--:|")
+        for model, figures in zip(MODELS, found, strict=True):
+            cells = [f"{figures[name][part]:.3f}" for name in methods]
+            optimum = f"{figures['optimum'][0]:.3f}"
+            cells = [model.title, f"{model.risk:g}", optimum, *cells]
+            print("| " + " | ".join(cells) + " |")
     print(f"\nTokens of sequences, r = 0.08, δ = {DELTA}, {args.draws} draws\n")
     print(
         "| sequences | tokens each | spread | optimum | coverage | none found "
@@ -216,7 +340,7 @@ def main() -> None:
     )
     print("|" + 9 * "--:|")
     for kind in ((1000, 10, 0.5), (1000, 20, 1.0)):
-        show(f"tokens {kind}", lambda kind=kind: grouped(*kind, args.draws))
+        print(row(f"tokens {kind}", lambda kind=kind: grouped(*kind, args.draws)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Bounds on a risk: exact for counts of errors, by betting for other losses."""
+"""Tests of a risk: exact for counts of errors, by betting for other losses; and where
+the search for a guaranteed risk starts.
+"""
 
 import functools
 import math
@@ -8,6 +10,23 @@ import numpy as np
 
 # Share of the stake that a bet may lose on the worst group.
 _LARGEST_STAKE = 0.9
+
+# Starts of the search: the smallest may have one error, each of the others is three
+# times as large as the one before. Share of δ at the start that predicted errors
+# suggest, and factors by which these may be too small. All were set on the models of
+# benchmarks/guarantees.py, which prints what they give.
+_SPACING = 3.0
+_PREDICTED_SHARE = 0.9
+_FACTORS = (1.0, 2.0, 4.0, 8.0)
+
+# Starts are equally good if their probability to pass is this share of the largest one.
+_NEAR_BEST = 0.98
+
+# Predicted errors under which no start passes with this probability are not used.
+_HOPELESS = 0.25
+
+# How many starts are compared by their probability to pass.
+_CANDIDATES = 100
 
 
 def risk_bound(errors: int, n: int, delta: float) -> float:
@@ -110,3 +129,98 @@ def betting_p_value(losses: np.ndarray, largest: Any, delta: float) -> np.ndarra
     stake = np.where(seen > 0, np.minimum(stake, _LARGEST_STAKE / largest), 0.0)
     log_capital = np.cumsum(np.log1p(-stake * losses), axis=0)
     return np.exp(-np.maximum(0.0, log_capital.max(axis=0)))
+
+
+def choose_starts(
+    n: float,
+    risk: float,
+    delta: float,
+    accepted: np.ndarray | None = None,
+    expected: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns how many samples the starts of the search accept, and their share of δ.
+
+    Args:
+        n: number of samples.
+        risk: r.
+        delta: δ.
+        accepted: number of samples that each cut accepts, if `expected` is given.
+        expected: number of errors that are expected among them, or None. It must not
+            depend on which answers are right.
+    """
+    if accepted is not None and expected is not None:
+        level = _PREDICTED_SHARE * delta
+        best = _predicted_start(accepted, expected, risk, level)
+        if best is not None:
+            starts = _spread_starts(n, risk, delta - level)
+            shares = np.full(len(starts), (delta - level) / len(starts))
+            return np.append(starts, best), np.append(shares, level)
+    starts = _spread_starts(n, risk, delta)
+    return starts, np.full(len(starts), delta / len(starts))
+
+
+def _spread_starts(n: float, risk: float, delta: float) -> np.ndarray:
+    """Returns n/3, n/9, … down to the fewest samples that may have one error, in rising
+    order, for equal shares of δ.
+    """
+    count, smallest = 0, fewest_samples(1, risk, delta)
+    if smallest > n / 2:
+        # Few samples: one start, which passes only without an error.
+        return np.array([math.log(delta) / math.log1p(-risk)])
+    for _ in range(2):
+        smallest = fewest_samples(1, risk, delta / (count + 1))
+        count = max(0, math.floor(math.log(n / smallest, _SPACING) - 0.5))
+    level = delta / (count + 1)
+    larger = n / _SPACING ** np.arange(count, 0, -1)
+    return np.append(smallest, [_sharpened(int(m), risk, level) for m in larger])
+
+
+def _predicted_start(
+    accepted: np.ndarray, expected: np.ndarray, risk: float, level: float
+) -> float | None:
+    """Returns the number of accepted samples that probably passes at a level, or None
+    if none does.
+
+    The probability is the mean for expected errors and for multiples of them, since
+    most models are overconfident. Of the starts that are nearly as good as the best,
+    which may be a wide range, the middle one is farthest from being wrong.
+    """
+    counts = np.geomspace(1, accepted[-1], _CANDIDATES)
+    starts = np.unique([_sharpened(int(m), risk, level) for m in counts])
+    starts = starts[(starts >= 1) & (starts <= accepted[-1])]
+    if not len(starts):
+        return None
+    cuts = np.searchsorted(accepted, starts)
+    power = np.zeros((len(starts), len(_FACTORS)))
+    for i, (m, cut) in enumerate(zip(starts.tolist(), cuts, strict=True)):
+        allowed = critical_errors(m, risk, level)
+        share = expected[cut] / accepted[cut] * np.array(_FACTORS)
+        power[i] = [binomial_tail(allowed, m, p) for p in share.clip(1e-9, 1 - 1e-9)]
+    if power[:, 0].max() < _HOPELESS:
+        return None
+    mean = power.mean(axis=1)
+    good = starts[mean >= _NEAR_BEST * mean.max()]
+    middle = math.sqrt(good[0] * good[-1])
+    return float(starts[np.argmin(np.abs(np.log(starts / middle)))])
+
+
+def fewest_samples(errors: int, risk: float, level: float) -> int:
+    """Returns how many samples pass at a level with this number of errors."""
+    low, high = errors, errors + 1
+    while binomial_tail(errors, high, risk) > level:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        passes = binomial_tail(errors, middle, risk) <= level
+        low, high = (low, middle) if passes else (middle, high)
+    return high
+
+
+def _sharpened(m: int, risk: float, level: float) -> int:
+    """Returns the fewest samples that may have as many errors as m samples may, or 0 if
+    m are too few; m itself where that is about the same.
+    """
+    errors = critical_errors(m, risk, level)
+    if errors < 0:
+        return 0
+    return fewest_samples(errors, risk, level) if errors < 100 else m

@@ -200,7 +200,7 @@ class SelectiveClassifier(DriftChecks):
                 print(f'SelectiveClassifier(csf="auto") chose {choice}.')
         selection = self._new_layer(calibrator, csf)
         answer = to_arrays(selection.answer(data.y_pred))
-        cuts = data.cuts(answer, calibrated=calibrator is not None)
+        cuts = data.cuts(answer, predicted=True)
         thresholds = select_each(cuts, coverage, risk, delta)
         selection.record = record_of(
             data,

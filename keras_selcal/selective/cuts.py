@@ -9,9 +9,13 @@ import numpy as np
 
 from keras_selcal._core.samples import to_numbers, to_numpy
 from keras_selcal._core.validation import check_groups, check_weights, refuse
-from keras_selcal.selective.bounds import betting_p_value, binomial_tail, risk_bound
+from keras_selcal.selective.bounds import (
+    betting_p_value,
+    binomial_tail,
+    choose_starts,
+    risk_bound,
+)
 from keras_selcal.selective.losses import check_losses
-from keras_selcal.selective.starts import choose_starts
 
 # Ratio of the coverages of successive thresholds that the search tests.
 _RATIO = 1.01

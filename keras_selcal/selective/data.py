@@ -113,13 +113,13 @@ class SelectionData:
             replace(self, weight=np.where(even, 0, self.weight)),
         )
 
-    def cuts(self, answer: dict[str, Array], calibrated: bool = False) -> list[Cuts]:
+    def cuts(self, answer: dict[str, Array], predicted: bool = False) -> list[Cuts]:
         """Returns the possible thresholds, for each label if multi-label.
 
         Args:
             answer: what `SelectionLayer.answer` gives.
-            calibrated: whether its probabilities can be relied on to tell where the
-                search for a guaranteed risk starts.
+            predicted: whether its probabilities tell where the search for a guaranteed
+                risk starts.
         """
         scores = np.where(answer["accepted"], answer["confidence"], -math.inf)
         answers = answer["labels"]
@@ -130,7 +130,7 @@ class SelectionData:
         }
         if self.groups is not None:
             parts["groups"] = self.groups
-        if calibrated:
+        if predicted:
             p = answer["probabilities"].astype("float64")
             if self.outputs.axis != -1:
                 p = np.moveaxis(p, self.outputs.axis, -1)

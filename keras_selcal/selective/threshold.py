@@ -48,14 +48,14 @@ def select_threshold(
     ```
 
     that is, if the bound of Clopper and Pearson at α is at most r. The search tests
-    coverages in rising order, each 1 % larger than the one before. It starts at ½, ¼,
-    ⅛, … of the samples, and at the least number that can pass with two errors, with an
-    equal share of δ each (a union bound). A threshold that passes hands its α on to the
-    next one; a threshold that fails loses it. So δ is spent on the starts only, and
-    nothing is assumed about how the risk depends on the threshold. Where the errors are
-    predicted by `error_probability`, three quarters of δ belong to the start that
-    passes most probably; how much this helps depends on how good the prediction is
-    (`benchmarks/README.md`).
+    coverages in rising order, each 1 % larger than the one before. It starts at ⅓, ⅑, …
+    of the samples, and at the least number that can pass with one error, with an equal
+    share of δ each (a union bound). A threshold that passes hands its α on to the next
+    one; a threshold that fails loses it. So δ is spent on the starts only, and nothing
+    is assumed about how the risk depends on the threshold. Where the errors are
+    predicted by `error_probability`, nine tenths of δ belong to the start that these
+    suggest. The search then comes near what the best start would reach, and finds a
+    threshold more often where that is difficult (`benchmarks/README.md`).
 
     The samples must be independent draws from the population in which the threshold
     will be used, and not those that the classifier or its calibrator was fitted on.
@@ -90,9 +90,9 @@ def select_threshold(
             counts samples.
         groups: for each sample the group that it belongs to, (n,).
         error_probability: how probable an error of each answer is, (n,), such as
-            1 − max p of calibrated probabilities. It tells where to start the search
-            with `delta`. The guarantee holds whether it is right or not, as long as it
-            does not depend on these labels; the coverage is larger if it is right.
+            1 − max p. It tells where to start the search with `delta`. The guarantee
+            holds whether it is right or not, as long as it does not depend on these
+            labels. It helps even if errors are eight times as frequent.
 
     Example:
     >>> import numpy as np
