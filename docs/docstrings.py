@@ -48,14 +48,11 @@ def _inside(match: re.Match[str]) -> str:
 
 def prepare(text: str) -> str:
     """Returns a docstring as Markdown for the site."""
-    head, found, rest = text.partition("Formula:\n")
-    parts = re.split(r"^(?=Args:|Example:|References:)", rest, maxsplit=1, flags=re.M)
-    if found:
-        parts[0] = _FENCE.sub(
-            lambda match: f'<div class="formula">{formula_html(match[1])}</div>\n',
-            parts[0],
-        )
-        text = head + "**Formula**\n" + "".join(parts)
+    # A fence without a language holds a formula.
+    text = _FENCE.sub(
+        lambda match: f'<div class="formula">{formula_html(match[1])}</div>\n', text
+    )
+    text = re.sub(r"^(Formula.*):\n", r"**\1**\n", text, flags=re.M)
     text = re.sub(r"^Example:\n", "**Example**\n\n", text, flags=re.M)
     text = re.sub(r"^References:\n", "**References**\n\n", text, flags=re.M)
     text = _EXAMPLE.sub(lambda match: f"```pycon\n{match[1]}\n```", text)

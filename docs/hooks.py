@@ -30,6 +30,7 @@ _GUIDES = [
     "calibrate.md",
     "abstain.md",
     "sets.md",
+    "unknown.md",
     "scores.md",
     "binary.md",
     "segmentation.md",
@@ -54,13 +55,14 @@ def on_config(config: Any) -> Any:
     guides = [name for name in _GUIDES if name in written]
     guides += sorted(written - set(guides) - special)
     tutorials = [f"tutorials/{path.stem}.md" for path in _tutorials()]
+    benchmarks = {"Benchmarks": "benchmarks.md"}
     config.nav = [
         {"Start": "index.md"},
         {"Concepts": "concepts.md"},
         {"Tutorials": tutorials},
         {"Guides": guides},
         {"API": [{name: f"api/{name}.md"} for name in _API]},
-        {"Results": ["study.md", "claims.md", "benchmarks.md", "comparison.md"]},
+        {"Results": ["study.md", "claims.md", benchmarks, "comparison.md"]},
         {"Project": ["contributing.md", "changelog.md"]},
     ]
     return config
@@ -139,14 +141,13 @@ def _tutorials() -> list[Path]:
 
 def _tutorial_page(path: Path) -> str:
     """Returns a script of cells (`# %%`) as Markdown."""
-    parts = [f"<!-- Generated from docs/tutorials/{path.name} -->"]
-    links = f"[Notebook]({path.stem}.ipynb)"
+    parts: list[str] = []
     for cell in re.split(r"^# %%", path.read_text("utf-8"), flags=re.M)[1:]:
         head, _, body = cell.partition("\n")
         if "[markdown]" in head:
             parts.append(re.sub(r"^# ?", "", body, flags=re.M).strip())
-            if len(parts) == 2:
-                parts.append(f"{links}{{ download }}")
+            if len(parts) == 1:
+                parts.append(f"[Download the notebook]({path.stem}.ipynb)")
         elif body.strip():
             parts.append(f"```python\n{body.strip()}\n```")
     return "\n\n".join(parts) + "\n"

@@ -309,13 +309,13 @@ def _parser() -> argparse.ArgumentParser:
     quickstart = add(
         "quickstart",
         commands.quickstart,
-        "Train a small network on noisy digits with every loss, in a few minutes.",
+        "Train on noisy digits with every loss, calibrate, abstain and report.",
     )
     quickstart.add_argument(
         "--out",
         default="runs/quickstart",
         metavar="FOLDER",
-        help="folder for runs, table and pictures (default: runs/quickstart)",
+        help="folder for runs, table, pictures and report (default: runs/quickstart)",
     )
     quickstart.add_argument(
         "--seeds", type=positive, default=3, help="runs of each loss (default: 3)"

@@ -49,7 +49,7 @@ def write_report(
             )
     config = runs[0].config()
     try:
-        images = _images(config, split, data_dir)
+        images = run_images(config, split, data_dir)
         return reports[0].to_html(
             output,
             others=reports[1:],
@@ -61,7 +61,7 @@ def write_report(
         raise RunError(" ".join(str(error).split())) from error
 
 
-def _images(config: dict[str, Any], split: str, data_dir: str | None) -> Any:
+def run_images(config: dict[str, Any], split: str, data_dir: str | None) -> Any:
     """Returns the images that a run was evaluated on, or None if they are missing."""
     if data_dir is None and config["dataset"] != "digits":
         return None

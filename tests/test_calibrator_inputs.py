@@ -261,6 +261,14 @@ def test_probabilities_of_zero_count_as_half_of_the_smallest():
 
 
 @pytest.mark.backend_free
+def test_the_smallest_probability_may_be_the_smallest_number():
+    p = np.array([[1.0, 0.0], [1.0, 5e-324], [0.4, 0.6], [0.7, 0.3]])
+    calibrator = TemperatureScaling(from_logits=False).fit(p, np.array([1, 0, 1, 0]))
+    assert np.isfinite(calibrator.temperature)
+    assert (calibrator.predict_proba(p) > 0).all()
+
+
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     ("outputs", "message"),
     [

@@ -12,6 +12,7 @@ import os
 import keras
 import numpy as np
 from sklearn.datasets import load_digits
+from sklearn.utils import shuffle
 
 from keras_selcal import CalibrationReport, TemperatureScaling, plots
 from keras_selcal.calibrators import finetune
@@ -20,9 +21,10 @@ from keras_selcal.calibrators import finetune
 EPOCHS = 2 if os.environ.get("KERAS_SELCAL_QUICK") else 20
 
 keras.utils.set_random_seed(0)
-images, y = load_digits(return_X_y=True)
+images, y = shuffle(*load_digits(return_X_y=True), random_state=0)
 images = images.reshape(-1, 8, 8, 1).astype("float32") / 16
 old, new = y < 5, y >= 5
+old_images, old_labels = images[old], y[old]
 x, y = images[new], y[new] - 5
 train, fit, test = slice(0, 150), slice(150, 400), slice(400, None)
 
@@ -42,7 +44,6 @@ features = keras.Sequential(
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 pretrained = keras.Sequential([features, layers.Dense(5)])
 pretrained.compile("adam", loss)
-old_images, old_labels = images[old], load_digits().target[old]
 pretrained.fit(old_images, old_labels, epochs=EPOCHS, verbose=0)
 
 model = keras.Sequential([features, layers.Dense(5)])

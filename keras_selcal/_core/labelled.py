@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_selcal._core.ops import TINY
 from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.samples import Samples, row_blocks
 from keras_selcal._core.validation import refuse
@@ -115,7 +116,7 @@ def gather(
     p = samples.y_pred
     if np.isnan(p).any():
         refuse("logits", math.nan, "probabilities without NaN")
-    floor = float(p[p > 0].min()) / 2
+    floor = max(float(p[p > 0].min()) / 2, TINY)
     return [
         labelled(part, np.log(np.maximum(part.y_pred, floor))) for part in parts
     ], floor

@@ -188,7 +188,7 @@ def test_names_with_markup_are_printed_as_they_are(capsys):
         assert f"{name}: done [/]" in out
 
 
-def test_quickstart_makes_table_and_pictures(tmp_path, capsys, monkeypatch):
+def test_quickstart_tells_the_whole_story(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(losses, "NAMES", ("xe", "au"))
     monkeypatch.setattr(quickstart, "DRAWN", ("xe", "au"))
     assert main(("quickstart", "--seeds", "1", "--epochs", "1")) == 0
@@ -196,9 +196,13 @@ def test_quickstart_makes_table_and_pictures(tmp_path, capsys, monkeypatch):
     assert "[2/2] digits-cnn-au-msp-seed0-epochs1: epoch 1 of 1 chosen" in out
     assert "the ECE of XE" in out
     folder = tmp_path / "runs" / "quickstart"
-    assert {"table.md", "reliability.png", "risk_coverage.png"} < {
+    assert {"table.md", "reliability.png", "risk_coverage.png", "report.html"} < {
         path.name for path in folder.iterdir()
     }
+    for step in ("1. Train", "2. Calibrate", "3. Abstain", "4. Report"):
+        assert step in out
+    assert str(folder / "report.html") in out
+    assert "<title>Quickstart" in (folder / "report.html").read_text("utf-8")
     text = (folder / "table.md").read_text()
     assert text.startswith("### digits, cnn (20 % of the labels are wrong)\n")
     assert "|  | XE | AU |" in text
