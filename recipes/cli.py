@@ -284,27 +284,34 @@ def _parser() -> argparse.ArgumentParser:
     study = add(
         "study",
         commands.study,
-        "Train the missing runs of the study in recipes/STUDY.md and make its tables.",
-        epilog="A study that was stopped continues by the same command.",
+        "Train the missing runs of the study in recipes/STUDY.md.",
+        epilog="Results are appended to recipes/study.csv: a study that was stopped "
+        "continues by the same command. Beds whose data is not given are left out.",
     )
-    study.add_argument("--data-dir", help="path of CIFAR-10, a folder or a file")
+    for name, text in (
+        ("--data-dir", "folder with text/ and labels/, the published files of texts "
+         "and of people's labels"),
+        ("--cifar10", "path of CIFAR-10, a folder or a file"),
+        ("--adult", "folder with adult.data and adult.test"),
+    ):  # fmt: skip
+        study.add_argument(name, metavar="PATH", help=text)
+    for name in ("bed", "protocol", "losses"):
+        text = "names, separated by commas (default: all)"
+        study.add_argument(f"--{name}", metavar="NAMES", help=text)
     study.add_argument(
-        "--pretrained",
-        metavar="FILE",
-        help="weights of ResNet-20; its runs are left out without them",
+        "--seeds", type=positive, default=5, help="runs of each loss (default: 5)"
     )
     study.add_argument(
         "--out",
         default="runs/study",
         metavar="FOLDER",
-        help="folder for runs, results and tables (default: runs/study)",
+        help="folder for the embeddings of texts (default: runs/study)",
     )
     study.add_argument(
         "--page",
         action="store_true",
-        help="write the results to recipes/STUDY.md and study.csv",
+        help="train nothing; write the tables of recipes/STUDY.md from study.csv",
     )
-    add_engine(study)
 
     quickstart = add(
         "quickstart",

@@ -265,17 +265,26 @@ def claims(options: Namespace) -> None:
 
 
 def study(options: Namespace) -> None:
-    """Trains and evaluates the study."""
-    from recipes.study import run_study
+    """Trains what the study lacks, or writes its page."""
+    from recipes import study as runs
+    from recipes import study_page
 
-    run_study(
-        options.out,
-        data_dir=options.data_dir,
-        pretrained=options.pretrained,
-        jobs=options.jobs,
-        engine=options.engine,
-        page=options.page,
+    if options.page:
+        study_page.update(runs.PAGE, runs.read_results())
+        return
+    folders = runs.Folders(
+        options.data_dir, options.cifar10, options.adult, options.out
     )
+    plan = runs.Study(folders)
+    for row in plan.run(
+        seeds=options.seeds,
+        beds=_split(options.bed),
+        protocols=_split(options.protocol),
+        losses=_split(options.losses),
+    ):
+        print(*(row[name] for name in ("bed", "loss", "trial", "seed")), flush=True)
+    for bed, reason in plan.missing.items():
+        print(f"left out: {bed}: {reason}")
 
 
 def quickstart(options: Namespace) -> None:

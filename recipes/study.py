@@ -1,88 +1,322 @@
-"""Trains the runs of STUDY.md and updates its tables: `python -m recipes study`."""
+"""Trains the runs of STUDY.md and writes its tables: `python -m recipes study`."""
 
+import csv
+import json
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from recipes.launch import Ended, run_all, training_job
-from recipes.progress import Progress, console
-from recipes.runs import Run, RunError
-from recipes.study_plan import experiments
-from recipes.study_tables import (
-    RESULTS,
-    StudyResult,
-    read_results,
-    result_of,
-    tables,
-    with_tables,
-    write_results,
-)
+import keras
+import numpy as np
+from keras import layers
+
+from keras_selcal._core.validation import check_choice
+from recipes.contest import LOSSES, METRICS, Contest, Samples, Setting, measures
+from recipes.data import adult, cifar, digits, text
+from recipes.data.base import DataError, Split
 
 PAGE = Path(__file__).with_name("STUDY.md")
+RESULTS = Path(__file__).with_name("study.csv")
+PROTOCOLS = ("last", "best", "search")
+SEEDS = 5
+CONFIGURATIONS = 6
 
 
-def run_study(
-    folder: str | os.PathLike[str],
-    *,
-    data_dir: str | None = None,
-    pretrained: str | None = None,
-    jobs: int | None = None,
-    engine: str = "local",
-    page: bool = False,
-) -> None:
-    """Trains the missing runs of the study, and writes the results.
+def mlp(shape: tuple[int, ...], classes: int, dropout: float) -> keras.Model:
+    """Returns two hidden layers of 128 units with batch normalisation."""
+    x = inputs = keras.Input(shape)
+    for _ in range(2):
+        x = layers.Dense(128, use_bias=False)(x)
+        x = layers.ReLU()(layers.BatchNormalization(momentum=0.9)(x))
+        x = layers.Dropout(dropout)(x) if dropout else x
+    return keras.Model(inputs, layers.Dense(classes)(x))
+
+
+def cnn(shape: tuple[int, ...], classes: int, dropout: float) -> keras.Model:
+    """Returns two strided convolutions, 0.24 million multiplications."""
+    inputs = keras.Input(shape)
+    x = layers.Rescaling(1 / 127.5, offset=-1)(inputs)
+    for filters, size, strides in ((24, 4, 4), (48, 3, 2)):
+        x = layers.Conv2D(
+            filters, size, strides=strides, padding="same", use_bias=False
+        )(x)
+        x = layers.ReLU()(layers.BatchNormalization(momentum=0.9)(x))
+    x = layers.Flatten()(x)
+    x = layers.Dropout(dropout)(x) if dropout else x
+    return keras.Model(inputs, layers.Dense(classes)(x))
+
+
+@dataclass(frozen=True)
+class Bed:
+    """A test bed.
 
     Args:
-        folder: where to write the runs, `results.csv` and `tables.md`.
-        data_dir: path of CIFAR-10.
-        pretrained: pretrained weights of ResNet-20. If None, the runs that need them
-            are left out.
-        jobs: number of runs at a time.
-        engine: one of `recipes.launch.ENGINES`.
-        page: whether to update STUDY.md and study.csv. Results of runs that are not in
-            the folder are kept.
+        title: what its tables call it.
+        load: returns all samples to draw from, from the folders of the data.
+        train: number of training samples that a seed draws.
+        val: number of validation samples that a seed draws.
+        epochs: length of a long training.
+        network: the architecture.
+        classes: number of classes.
     """
-    output = console()
-    folder = Path(folder)
-    wanted = [one for one in experiments() if pretrained or one.bed != "finetune"]
-    runs = {one: Run(folder / one.name) for one in wanted}
-    data = [] if data_dir is None else ["--data-dir", data_dir]
-    files = {
-        "scratch": data,
-        "long": data,
-        "digits": [],
-        "finetune": [*data, "--pretrained", str(pretrained)],
+
+    title: str
+    load: Callable[["Folders"], Samples]
+    train: int
+    val: int
+    epochs: int
+    classes: int
+    network: Callable[..., keras.Model] = mlp
+
+    def samples(self, pool: Samples, seed: int) -> Samples:
+        """Returns the samples of a seed: training and validation data are drawn."""
+        rest, val = pool.train.hold_out(seed, self.val)
+        order = np.random.default_rng(seed).permutation(len(rest))[: self.train]
+        return Samples(rest[order], val, pool.test, pool.unknown, pool.people)
+
+
+class Folders(NamedTuple):
+    """Where the data lies, and where embeddings are kept; None for what is not there.
+
+    Args:
+        data: folder with `text/` and `labels/`.
+        cifar10: path of CIFAR-10, as `cifar.load` takes it.
+        adult: folder of Adult.
+        cache: folder for the embeddings of texts.
+    """
+
+    data: str | None
+    cifar10: str | None
+    adult: str | None
+    cache: str
+
+    def path(self, name: str, *parts: str) -> Path:
+        """Returns a path in a folder, or raises an error if it was not given."""
+        folder = getattr(self, name)
+        if folder is None:
+            raise DataError(f"its data needs the option --{_OPTIONS.get(name, name)}")
+        return Path(folder, *parts)
+
+
+_OPTIONS = {"data": "data-dir"}
+
+
+def _texts(name: str, folders: Folders) -> Samples:
+    texts = text.load(name, folders.path("data", "text"))
+    x = {
+        part: text.embed(found, folders.path("cache", f"{name}-{part}.npy"))
+        for part, found in (
+            ("train", texts.train.x),
+            ("test", texts.test.x),
+            ("unknown", texts.unknown),
+        )
+        if found is not None
     }
-    open_jobs = [
-        training_job(run, [*one.arguments, *files[one.bed]])
-        for one, run in runs.items()
-        if not run.finished
-    ]
-    output.print(f"{len(runs)} runs, {len(runs) - len(open_jobs)} finished already")
-    with Progress(output, len(open_jobs)) as progress:
-
-        def report(one: Ended) -> None:
-            note = one.failure() if one.error else f"{one.seconds:.0f} s"
-            progress.end(one.job.run.name, note)
-
-        ended = run_all(open_jobs, engine, at_once=jobs, report=report)
-    results = [result_of(one, run) for one, run in runs.items() if run.finished]
-    failed = sum(one.error is not None for one in ended)
-    if results:
-        write_results(results, folder / "results.csv")
-        parts = (f"## {name}\n\n{text}\n" for name, text in tables(results).items())
-        (folder / "tables.md").write_text("\n".join(parts), encoding="utf-8")
-        output.print(f"{folder}: results.csv and tables.md")
-    if page:
-        _update_page(results)
-    if failed:
-        raise RunError(f"{failed} runs failed; the same command tries them again.")
+    train, test = Split(x["train"], texts.train.y), Split(x["test"], texts.test.y)
+    return Samples(train, train[:0], test, x.get("unknown"))
 
 
-def _update_page(results: Sequence[StudyResult]) -> None:
-    """Updates study.csv and STUDY.md."""
-    by_name = {r.experiment.name: r for r in (*read_results(RESULTS), *results)}
-    merged = [by_name[one.name] for one in experiments() if one.name in by_name]
-    write_results(merged, RESULTS)
-    page = with_tables(PAGE.read_text(encoding="utf-8"), merged)
-    PAGE.write_text(page, encoding="utf-8")
+def _cifar10(labels: str | None, folders: Folders) -> Samples:
+    """CIFAR-10, or CIFAR-10N by the name of its labels; 5,000 images to test on."""
+    train, test = cifar.splits("cifar10", folders.path("cifar10"))
+    if labels:
+        with np.load(folders.path("data", "labels", "cifar10n.npz")) as noisy:
+            train = Split(train.x, noisy[labels].astype("int32"))
+    with np.load(folders.path("data", "labels", "cifar10h.npz")) as answers:
+        people = answers["counts"][:5000]
+    return Samples(train, train[:0], test[:5000], people=people)
+
+
+def _adult(folders: Folders) -> Samples:
+    train, test = adult.load(folders.path("adult"))
+    return Samples(train, train[:0], test)
+
+
+def _digits(_: Folders) -> Samples:
+    data = digits.load()
+
+    def flat(*parts: Split) -> Split:
+        x = np.concatenate([part.x for part in parts]).reshape(-1, 64) / 16
+        return Split(x.astype("float32"), np.concatenate([part.y for part in parts]))
+
+    return Samples(flat(data.train, data.val), data.val[:0], flat(data.test))
+
+
+BEDS = {
+    "goemotions": Bed("GoEmotions", partial(_texts, "goemotions"), 8064, 2000, 15, 28),
+    "banking77": Bed("Banking77", partial(_texts, "banking77"), 7936, 2000, 15, 77),
+    "clinc150": Bed("CLINC150", partial(_texts, "clinc150"), 7552, 2000, 15, 150),
+    "cifar10": Bed("CIFAR-10", partial(_cifar10, None), 4096, 2000, 10, 10, cnn),
+    "cifar10n_worst": Bed(
+        "CIFAR-10N worst", partial(_cifar10, "worse_label"), 4096, 2000, 10, 10, cnn
+    ),
+    "cifar10n_random": Bed(
+        "CIFAR-10N random", partial(_cifar10, "random_label1"), 4096, 2000, 10, 10, cnn
+    ),
+    "digits": Bed("digits, noisy", _digits, 640, 160, 40, 10),
+    "adult": Bed("Adult", _adult, 8064, 2000, 10, 2),
+}
+
+
+# --- Results ------------------------------------------------------------------------
+
+Row = dict[str, Any]
+_KEYS = ("bed", "loss", "protocol", "trial", "seed", "setting")
+_METRICS = tuple(f"{name}{end}" for end in ("", "_ts") for name in METRICS)
+# Of beds with unknown inputs, or with the answers of people.
+EXTRAS = ("unknown_auroc", "unknown_auroc_ts", "people_nll", "people_nll_ts")
+FIELDS = (
+    *_KEYS,
+    *("epoch", "fitted", "temperature"),
+    *(f"{split}_{name}" for split in ("val", "test") for name in _METRICS),
+    *(
+        f"{name}{end}"
+        for name in ("unknown_auroc", "people_nll")
+        for end in ("", "_ts")
+    ),
+    "seconds",
+)
+
+
+def read_results(path: str | os.PathLike[str] = RESULTS) -> list[Row]:
+    """Returns the rows of a CSV file of results; there may be none yet."""
+    if not Path(path).exists():
+        return []
+    with open(path, newline="", encoding="utf-8") as file:
+        rows: list[Row] = list(csv.DictReader(file))
+    for row in rows:
+        for name in FIELDS[len(_KEYS) :]:
+            row[name] = float(row[name]) if row[name] else math.nan
+        row["trial"], row["seed"] = int(row["trial"]), int(row["seed"])
+    return rows
+
+
+def _append(path: Path, rows: Sequence[Row]) -> None:
+    new = not path.exists()
+    with open(path, "a", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        if new:
+            writer.writeheader()
+        for row in rows:
+            writer.writerow(
+                {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()}
+            )
+
+
+def _text(setting: Setting) -> str:
+    return json.dumps(asdict(setting), sort_keys=True)
+
+
+def _checked(
+    name: str, values: Sequence[str], allowed: tuple[str, ...]
+) -> tuple[str, ...]:
+    return tuple(check_choice(name, value, allowed) for value in values) or allowed
+
+
+# --- Runs ---------------------------------------------------------------------------
+
+
+class Study:
+    """Trains what a file of results does not have yet.
+
+    Args:
+        folders: where the data lies.
+        results: the CSV file; each training appends its rows.
+        beds: beds by name.
+    """
+
+    def __init__(
+        self, folders: Folders, results: Path = RESULTS, beds: Any = BEDS
+    ) -> None:
+        self.folders, self.path, self.beds = folders, results, beds
+        self.rows = {self._key(row): row for row in read_results(results)}
+        self.contests: dict[str, Contest] = {}
+        self.pools: dict[str, Samples] = {}
+        # Beds that cannot be loaded, and why.
+        self.missing: dict[str, str] = {}
+
+    @staticmethod
+    def _key(row: Row) -> tuple[Any, ...]:
+        return tuple(row[name] for name in _KEYS)
+
+    def run(
+        self,
+        *,
+        seeds: int = SEEDS,
+        beds: Sequence[str] = (),
+        protocols: Sequence[str] = (),
+        losses: Sequence[str] = (),
+    ) -> Iterator[Row]:
+        """Trains what is missing and yields its rows: the beds in turn, then seeds.
+
+        Args:
+            seeds: number of seeds.
+            beds: names in `BEDS`. Defaults to all.
+            protocols: names in `PROTOCOLS`. `"last"` and `"best"` come from the same
+                training. Defaults to all.
+            losses: names in `LOSSES`. Defaults to all.
+        """
+        cells = [
+            (bed, loss)
+            for bed in _checked("bed", beds, tuple(self.beds))
+            for loss in _checked("loss", losses, tuple(LOSSES))
+        ]
+        wanted = _checked("protocol", protocols, PROTOCOLS)
+        if set(wanted) != {"search"}:
+            for seed in range(seeds):
+                for bed, loss in cells:
+                    yield from self._train(bed, loss, 0, seed)
+        if "search" not in wanted:
+            return
+        for trial in range(CONFIGURATIONS):
+            for bed, loss in cells:
+                yield from self._train(bed, loss, trial, 0)
+        for seed in range(1, seeds):
+            for bed, loss in cells:
+                if bed not in self.missing:
+                    yield from self._train(bed, loss, self.winner(bed, loss), seed)
+
+    def settings(self, bed: str, loss: str) -> list[Setting]:
+        """Returns the settings that the search tries; the first is the default."""
+        default = Setting.default(loss, self.beds[bed].epochs)
+        return default.searched(CONFIGURATIONS)
+
+    def winner(self, bed: str, loss: str) -> int:
+        """Returns the trial with the lowest validation NLL."""
+        settings = self.settings(bed, loss)
+        nll = [
+            self.rows[bed, loss, "best", trial, 0, _text(setting)]["val_nll"]
+            for trial, setting in enumerate(settings)
+        ]
+        return int(np.argmin(nll))
+
+    def _train(self, bed: str, loss: str, trial: int, seed: int) -> Iterator[Row]:
+        setting = self.settings(bed, loss)[trial]
+        if (bed, loss, "best", trial, seed, _text(setting)) in self.rows:
+            return
+        if bed in self.missing:
+            return
+        one = self.beds[bed]
+        if bed not in self.pools:
+            try:
+                pool = self.pools[bed] = one.load(self.folders)
+            except (DataError, OSError, ImportError) as error:
+                self.missing[bed] = str(error)
+                return
+            build = partial(one.network, pool.train.x.shape[1:], one.classes)
+            self.contests[bed] = Contest(build)
+        samples = one.samples(self.pools[bed], seed)
+        outcomes, seconds = self.contests[bed].train(setting, samples, seed)
+        made = []
+        for protocol, outcome in outcomes.items():
+            row = dict(zip(_KEYS, (bed, loss, protocol, trial, seed), strict=False))
+            row |= {"setting": _text(setting), **measures(outcome, samples)}
+            made.append({**row, "seconds": seconds})
+        _append(self.path, made)
+        for row in made:
+            self.rows[self._key(row)] = row
+        yield made[-1]

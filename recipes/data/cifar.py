@@ -89,11 +89,7 @@ def load(
         seed: seed of the hold-out.
     """
     form = _FORMS[name]
-    if data_dir is None:
-        source, arrays = Path(f"keras.datasets.{name}"), _from_keras(name)
-    else:
-        source, arrays = _from_path(name, Path(data_dir).expanduser())
-    training, test = (_checked(source, x, y, len(form.class_names)) for x, y in arrays)
+    training, test = splits(name, data_dir)
     train, val = training.hold_out(seed)
     return Dataset(
         name=name,
@@ -105,6 +101,19 @@ def load(
             (32, 32), form.mean, form.std, augmentation="crop_flip"
         ),
     )
+
+
+def splits(
+    name: str, data_dir: str | os.PathLike[str] | None = None
+) -> tuple[Split, Split]:
+    """Returns all training images and the test images, in their original order."""
+    if data_dir is None:
+        source, arrays = Path(f"keras.datasets.{name}"), _from_keras(name)
+    else:
+        source, arrays = _from_path(name, Path(data_dir).expanduser())
+    classes = len(_FORMS[name].class_names)
+    training, test = (_checked(source, x, y, classes) for x, y in arrays)
+    return training, test
 
 
 def _from_path(name: str, path: Path) -> tuple[Path, Arrays]:

@@ -1,0 +1,249 @@
+"""The tables of STUDY.md, from the results in study.csv."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from recipes.contest import LOSSES, METRICS, Difference, paired
+from recipes.study import BEDS, CONFIGURATIONS, PROTOCOLS, Row
+from recipes.tables import Table
+
+# The rows of one loss, bed and protocol, by seed.
+Cells = Mapping[tuple[str, str, str], dict[int, Row]]
+# What decides, and what is shown beside it.
+PRIMARY = ("nll_ts", "aurc_ts")
+_SHOWN = ("accuracy", *PRIMARY, "ece_ts", "coverage_ts", "ece")
+_TITLES = {
+    "accuracy": "accuracy ↑",
+    "aurc": "AURC ↓",
+    "eaurc": "E-AURC ↓",
+    "ece": "ECE ↓",
+    "nll": "NLL ↓",
+    "coverage": "coverage at 5 % risk ↑",
+    "unknown_auroc": "AUROC of unknown ↑",
+    "people_nll": "NLL, people ↓",
+}
+_PROTOCOLS = {
+    "last": "last epoch",
+    "best": "best epoch",
+    "search": "searched",
+}
+
+
+def cells(rows: Sequence[Row]) -> Cells:
+    """Returns the rows that count, by bed, loss and protocol.
+
+    The rows of `"search"` are those of the trial with the lowest validation NLL, once
+    all trials of a bed and loss are there.
+    """
+    trials: dict[tuple[str, str, str], dict[int, dict[int, Row]]] = {}
+    for row in rows:
+        key = (row["bed"], row["loss"], row["protocol"])
+        trials.setdefault(key, {}).setdefault(row["trial"], {})[row["seed"]] = row
+    found = {key: by_trial[0] for key, by_trial in trials.items() if 0 in by_trial}
+    for (bed, loss, protocol), by_trial in trials.items():
+        if protocol == "best" and all(
+            0 in by_trial.get(trial, {}) for trial in range(CONFIGURATIONS)
+        ):
+            best = min(by_trial, key=lambda trial: by_trial[trial][0]["val_nll"])
+            found[bed, loss, "search"] = by_trial[best]
+    return found
+
+
+def difference(
+    found: Cells,
+    where: tuple[str, str],
+    losses: tuple[str, str],
+    metric: str,
+) -> Difference | None:
+    """Returns a loss minus another one on a bed, over the seeds that both have."""
+    bed, protocol = where
+    one, other = (found.get((bed, loss, protocol), {}) for loss in losses)
+    seeds = sorted(one.keys() & other.keys())
+    values = [one[seed][metric] - other[seed][metric] for seed in seeds]
+    return paired(values) if values and not math.isnan(values[0]) else None
+
+
+def tables(rows: Sequence[Row]) -> dict[str, str]:
+    """Returns the tables of the page in Markdown, by their names there."""
+    found = cells(rows)
+    made = {"runs": _counts(found)}
+    for protocol in PROTOCOLS:
+        made[f"summary_{protocol}"] = _summary(found, protocol)
+        for metric in PRIMARY:
+            made[f"{metric}_{protocol}"] = _by_bed(found, protocol, metric)
+        made[f"all_{protocol}"] = _everything(found, protocol)
+    made["defaults"] = _validation(found)
+    return made
+
+
+def _counts(found: Cells) -> str:
+    """The number of seeds of each bed and protocol that every loss has."""
+    rows = [
+        [
+            bed.title,
+            f"{bed.train:,}",
+            f"{bed.val:,}",
+            str(bed.classes),
+            str(bed.epochs),
+            *(
+                str(min(len(found.get((name, loss, p), {})) for loss in LOSSES))
+                for p in PROTOCOLS
+            ),
+        ]
+        for name, bed in BEDS.items()
+    ]
+    seeds = [f"seeds, {title}" for title in _PROTOCOLS.values()]
+    heading = ["bed", "training", "validation", "classes", "epochs", *seeds]
+    return Table(heading, rows).markdown()
+
+
+def _rivals(found: Cells, protocol: str) -> list[str]:
+    """Returns the losses beside cross-entropy that have results."""
+    return [
+        loss
+        for loss in LOSSES
+        if loss != "xe" and any((bed, loss, protocol) in found for bed in BEDS)
+    ]
+
+
+def _summary(found: Cells, protocol: str) -> str:
+    """On how many beds a loss is better and worse than cross-entropy."""
+    rows = []
+    for loss in _rivals(found, protocol):
+        texts = []
+        for metric in _SHOWN:
+            verdicts = [
+                gap.verdict(metric)
+                for bed in BEDS
+                if (
+                    gap := difference(
+                        found, (bed, protocol), (loss, "xe"), f"test_{metric}"
+                    )
+                )
+            ]
+            better, worse = verdicts.count("better"), verdicts.count("worse")
+            texts.append(f"{better} : {worse} of {len(verdicts)}")
+        rows.append([LOSSES[loss].title, *texts])
+    return _table(["better : worse", *map(_title, _SHOWN)], rows)
+
+
+def _by_bed(found: Cells, protocol: str, metric: str) -> str:
+    """Cross-entropy on each bed, and the differences of the other losses from it."""
+    beds = [bed for bed in BEDS if (bed, "xe", protocol) in found]
+    digits = 3 if "nll" in metric else 2
+    first = [
+        f"{mean(found[bed, 'xe', protocol], f'test_{metric}'):.{digits}f}"
+        for bed in beds
+    ]
+    rows = [["cross-entropy", *first]]
+    for loss in _rivals(found, protocol):
+        gaps = [
+            difference(found, (bed, protocol), (loss, "xe"), f"test_{metric}")
+            for bed in beds
+        ]
+        texts = ["" if gap is None else gap.text(metric, digits) for gap in gaps]
+        rows.append([LOSSES[loss].title, *texts])
+    heading = [_title(metric), *(BEDS[bed].title for bed in beds)]
+    return _table(heading, rows if beds else [])
+
+
+def _validation(found: Cells) -> str:
+    """The rule for defaults: validation data, mean over beds with its interval."""
+    rows = []
+    pairs = (("au", "xe"), ("au_cdf", "au"), ("au_cdf", "xe"))
+    metrics = (*PRIMARY, "accuracy")
+    for losses in pairs:
+        for protocol in PROTOCOLS:
+            texts = []
+            for metric in metrics:
+                gaps = [
+                    gap.mean
+                    for bed in BEDS
+                    if (
+                        gap := difference(
+                            found, (bed, protocol), losses, f"val_{metric}"
+                        )
+                    )
+                ]
+                texts.append(
+                    paired(gaps).text(metric, 3 if "nll" in metric else 2)
+                    if gaps
+                    else ""
+                )
+            name = " − ".join(LOSSES[loss].title for loss in losses)
+            rows.append([name, _PROTOCOLS[protocol], *texts])
+    heading = ["validation, mean over beds", "", *map(_title, metrics)]
+    return _table(heading, rows)
+
+
+def _everything(found: Cells, protocol: str) -> str:
+    """The mean of every figure over seeds, a table for each bed."""
+    names = [f"test_{name}{end}" for name in METRICS for end in ("", "_ts")]
+    names.remove("test_accuracy_ts")
+    names += [
+        f"{n}{end}" for n in ("unknown_auroc", "people_nll") for end in ("", "_ts")
+    ]
+    parts = []
+    for bed, one in BEDS.items():
+        rows = []
+        shown = []
+        for loss in LOSSES:
+            if not (seeds := found.get((bed, loss, protocol))):
+                continue
+            shown = [n for n in names if not math.isnan(next(iter(seeds.values()))[n])]
+            values = [
+                f"{mean(seeds, n):.{3 if 'nll' in n else 1}f}"
+                for n in ("fitted", "epoch", "temperature", *shown)
+            ]
+            rows.append([LOSSES[loss].title, *values])
+        heading = [one.title, "fitted", "epoch", "T", *map(_title, shown)]
+        if rows:
+            parts.append(_table(heading, rows))
+    return "\n\n".join(parts) or "Not run yet."
+
+
+def _table(heading: list[str], rows: list[list[str]]) -> str:
+    return Table(heading, rows).markdown() if rows else "Not run yet."
+
+
+def _title(name: str) -> str:
+    name = name.removeprefix("test_")
+    title = _TITLES[name.removesuffix("_ts")]
+    return f"{title[:-2]} + TS{title[-2:]}" if name.endswith("_ts") else title
+
+
+def mean(seeds: Mapping[int, Row], name: str) -> float:
+    """Returns the mean of a column over seeds."""
+    return float(np.mean([row[name] for row in seeds.values()]))
+
+
+_TABLE = re.compile(r"<!-- table (\w+) -->.*?<!-- end -->", re.DOTALL)
+
+
+def tables_in(page: str) -> list[str]:
+    """Returns the names of the tables in a page.
+
+    Each is between the lines `<!-- table NAME -->` and `<!-- end -->`.
+    """
+    return _TABLE.findall(page)
+
+
+def with_tables(page: str, rows: Sequence[Row]) -> str:
+    """Returns the page with updated tables."""
+    made = tables(rows)
+
+    def replaced(match: re.Match[str]) -> str:
+        return f"<!-- table {match[1]} -->\n\n{made[match[1]]}\n\n<!-- end -->"
+
+    return _TABLE.sub(replaced, page)
+
+
+def update(page: Any, rows: Sequence[Row]) -> None:
+    """Writes the tables of a page anew."""
+    page.write_text(
+        with_tables(page.read_text(encoding="utf-8"), rows), encoding="utf-8"
+    )
