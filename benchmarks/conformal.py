@@ -1,14 +1,18 @@
-"""Coverage and size of prediction sets on the logits of real networks.
+"""Prediction sets and risk control on the logits of real networks.
 
     KERAS_BACKEND=jax python -m benchmarks.conformal
+    KERAS_BACKEND=jax python -m benchmarks.conformal --risks 100
 
 The logits are those of real networks in the folder that KERAS_SELCAL_DATA names. Where
 MAPIE is installed (`pip install mapie`), its figures for the same data are shown too.
+With `--risks`, guaranteed risks are compared with MAPIE's over this number of draws.
 """
 
 import argparse
 import importlib.util
+import math
 import os
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +24,7 @@ from keras_selcal.conformal import (
     conformal_sets,
     conformal_threshold,
 )
+from keras_selcal.selective import answer_losses, select_threshold
 
 # Method and seed; parameters of RAPS and SAPS are selected on a fifth of the data.
 KINDS = [
@@ -124,10 +129,100 @@ def figures(sets, y):
     )
 
 
+def risk_cases():
+    """Yields title, n, target, probabilities, labels and who answers what.
+
+    The answer to a sample is `answers`, given where `scores` reach the threshold.
+    """
+    data = load_logits("imdb_probs.npz")
+    p, y = data["probs"].astype(float), data["labels"].reshape(-1).astype(int)
+    p = p / p.sum(-1, keepdims=True)
+    for n, risk in ((1000, 0.08), (5000, 0.05)):
+        title = f"IMDB, precision ≥ {1 - risk:g}, n = {n}"
+        yield title, n, risk, p, y, p[:, 1], np.ones(len(y), int)
+    data = load_logits("markus93_resnet110_c10_logits.npz")
+    p = softmax(np.concatenate([data["val_logits"], data["test_logits"]]))
+    y = np.concatenate([data["val_labels"].ravel(), data["test_labels"].ravel()])
+    for n, risk in ((2500, 0.15), (5000, 0.1)):
+        title = f"CIFAR-10, precision of each class ≥ {1 - risk:g}, n = {n}"
+        yield title, n, risk, p, y.astype(int), p.max(-1), p.argmax(-1)
+
+
+def threshold_of_mapie(p, y, risk, delta, binary, method):
+    from mapie.risk_control import (
+        BinaryClassificationController,
+        MultiClassificationLTTController,
+    )
+    from mapie.risk_control.risks import build_precision_ovr
+
+    options = {"confidence_level": 1 - delta, "fwer_method": method}
+    if binary:
+        controller = BinaryClassificationController(
+            np.asarray, "precision", 1 - risk, **options
+        )
+    else:
+        classes = list(range(p.shape[1]))
+        controller = MultiClassificationLTTController(
+            np.asarray,
+            build_precision_ovr(classes),
+            [1 - risk] * len(classes),
+            classes=np.array(classes),
+            **options,
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        valid = controller.calibrate(p, y).valid_predict_params
+    return min(valid, default=math.inf)
+
+
+def compare_risks(draws, delta=0.1):
+    """Prints answered shares, draws without a threshold and exceeded risks."""
+    print("| | | answered | none found | exceeded |\n|---|---|--:|--:|--:|")
+    for title, n, risk, p, y, scores, answers in risk_cases():
+        binary = p.shape[1] == 2
+        methods = ["bonferroni_holm"] + ["fixed_sequence"] * binary
+        rng, found = np.random.default_rng(0), {}
+        losses = answer_losses(y, answers, per=None if binary else "answer")
+        for _ in range(draws):
+            rows = rng.permutation(len(y))
+            used, rest = rows[:n], rows[n:]
+            try:
+                ours = select_threshold(
+                    scores[used],
+                    losses=losses[used],
+                    binary=True,
+                    risk=risk,
+                    delta=delta,
+                )
+            except ValueError:
+                ours = math.inf
+            thresholds = {"keras_selcal": ours}
+            for method in methods:
+                thresholds[f"MAPIE, {method}"] = threshold_of_mapie(
+                    p[used], y[used], risk, delta, binary, method
+                )
+            for name, t in thresholds.items():
+                kept = scores[rest] >= t
+                worst = 0.0
+                if kept.any():
+                    with warnings.catch_warnings():
+                        # A class that is never answered has no errors.
+                        warnings.simplefilter("ignore")
+                        worst = np.nanmax(np.nanmean(losses[rest][kept], axis=0))
+                row = kept.mean(), t == math.inf, worst > risk
+                found.setdefault(name, []).append(row)
+        for name, values in found.items():
+            cells = " | ".join(f"{x:.3f}" for x in np.mean(values, axis=0))
+            print(f"| {title} | {name} | {cells} |", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--alpha", type=float, nargs="+", default=[0.1])
+    parser.add_argument("--risks", type=int, metavar="DRAWS")
     args = parser.parse_args()
+    if args.risks:
+        return compare_risks(args.risks)
     mapie = importlib.util.find_spec("mapie") is not None
     print("| | α | method | coverage | worst class | size | one class | none |", end="")
     print(" MAPIE: coverage | size |" if mapie else "")

@@ -93,7 +93,7 @@ def any_method(model: Model) -> tuple[float, float]:
     optimum = coverages[risks <= model.risk].max(initial=0.0)
     if not optimum:
         return 0.0, DELTA
-    rng, draws = np.random.default_rng(2), 4000
+    rng, draws = np.random.default_rng(2), 2000
     rank = (np.arange(N) + 0.5) / N
     p = model.error(1 - rank)
     at = np.append(1e-9, np.linspace(0.02, optimum, 25))

@@ -15,6 +15,7 @@ from keras_selcal import (
     VectorScaling,
     functional,
 )
+from keras_selcal.conformal import control_risk, multi_label_losses
 
 K = 28
 
@@ -75,6 +76,23 @@ def test_goemotions_end_to_end(emotions, tmp_path):
     found = classifier.evaluate(x[1::2], y[1::2], verbose=0)
     assert found["coverage"].shape == (K,)
     assert (found["selective_risk"] <= 0.25).all()
+
+
+def test_label_sets_hold_recall_on_goemotions(emotions):
+    model, x, y = emotions
+    p = 1 / (1 + np.exp(-model.predict(x, verbose=0).astype("float64")))
+    thresholds = np.linspace(0, 1, 101)
+    missed = multi_label_losses(y, p, thresholds)
+    found = [
+        control_risk(missed[::2], thresholds, 0.2),
+        control_risk(missed[::2], thresholds, 0.2, delta=0.05),
+    ]
+    # The guarantee for this half is stricter than the one in expectation.
+    assert 0 < found[1] <= found[0] < 1
+    new = [missed[1::2, np.searchsorted(thresholds, t)] for t in found]
+    noise = 3 * new[0].std() / np.sqrt(len(new[0]))
+    assert 0.2 - 2 * noise < new[0].mean() < 0.2 + noise
+    assert new[1].mean() <= 0.2
 
 
 @pytest.mark.parametrize("method", ["temperature", "sigmoid", "isotonic"])

@@ -2,8 +2,11 @@
 
 from keras_selcal.conformal.classifier import ConformalClassifier
 from keras_selcal.conformal.evaluation import evaluate_sets
-from keras_selcal.conformal.layer import ConformalLayer
-from keras_selcal.conformal.results import ConformalPrediction, ConformalRecord
+from keras_selcal.conformal.layer import (
+    ConformalLayer,
+    ConformalPrediction,
+    ConformalRecord,
+)
 from keras_selcal.conformal.risk_control import control_risk, multi_label_losses
 from keras_selcal.conformal.scores import conformal_scores, conformal_sets
 from keras_selcal.conformal.threshold import choose_penalty, conformal_threshold

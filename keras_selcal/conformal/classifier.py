@@ -13,13 +13,10 @@ from keras_selcal._core.models import (
 )
 from keras_selcal._core.validation import refuse
 from keras_selcal.calibrators import Calibrator
-from keras_selcal.conformal.arrays import check_alpha
 from keras_selcal.conformal.evaluation import evaluate_rows
-from keras_selcal.conformal.fitting import OPTIONS, fit_layer
-from keras_selcal.conformal.layer import ConformalLayer
-from keras_selcal.conformal.results import ConformalPrediction
-from keras_selcal.conformal.samples import LabelledRows, spread
-from keras_selcal.conformal.scores import NonconformityScore
+from keras_selcal.conformal.fitting import OPTIONS, LabelledRows, fit_layer, spread
+from keras_selcal.conformal.layer import ConformalLayer, ConformalPrediction
+from keras_selcal.conformal.scores import NonconformityScore, check_alpha
 from keras_selcal.selective.base import AnsweringClassifier, to_arrays
 
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from keras_selcal._core.samples import to_numpy, to_weight
 from keras_selcal._core.validation import refuse
-from keras_selcal.conformal.arrays import check_classes
-from keras_selcal.conformal.samples import LabelledRows
+from keras_selcal.conformal.fitting import LabelledRows
+from keras_selcal.conformal.scores import check_classes
 
 
 def evaluate_sets(

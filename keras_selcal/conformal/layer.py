@@ -1,7 +1,8 @@
 """The layer that calibrates, scores and forms sets in a saved conformal classifier."""
 
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -11,12 +12,54 @@ from keras_selcal._core.ops import Tensor, safe_log
 from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.saving import serializable
 from keras_selcal.calibrators import CalibrationLayer
-from keras_selcal.conformal.results import ConformalRecord
 from keras_selcal.conformal.scores import NonconformityScore, fill_empty, uniforms
-from keras_selcal.selective.base import AnswerLayer, broadcast_mask
+from keras_selcal.selective.base import AnswerLayer, Record, broadcast_mask
 
 # Label of masked samples.
 MASKED = -1
+
+
+class ConformalPrediction(NamedTuple):
+    """Answers of a conformal classifier.
+
+    Attributes:
+        sets: which classes each set holds, boolean (..., k). Those of masked tokens
+            are empty.
+        labels: the most probable classes (...), whether their set holds them or not;
+            −1 for masked tokens.
+        sizes: how many classes each set holds, (...).
+    """
+
+    sets: np.ndarray
+    labels: np.ndarray
+
+    @property
+    def sizes(self) -> np.ndarray:
+        return np.asarray(self.sets.sum(axis=-1))
+
+
+@dataclass(frozen=True)
+class ConformalRecord(Record):
+    """What a conformal classifier was fitted on, and what it promises.
+
+    Attributes:
+        n: number of samples that the threshold was selected on. Padding, ignored
+            samples, and those that the calibrator and the penalty were fitted on do
+            not count.
+        groups: number of independent groups that they form, or None where each sample
+            is independent.
+        alpha: α: a set misses its label with at most this probability.
+        per_class: whether that holds for the samples of each class.
+        per_stratum: whether that holds for the samples of each stratum.
+        date: day of the fit, in ISO format.
+    """
+
+    n: int
+    groups: int | None
+    alpha: float
+    per_class: bool
+    per_stratum: bool
+    date: str
 
 
 @serializable

@@ -8,8 +8,13 @@ import numpy as np
 
 from keras_selcal._core.samples import to_numpy
 from keras_selcal._core.validation import check_count, refuse
-from keras_selcal.conformal.arrays import check_alpha, check_classes, to_probabilities
-from keras_selcal.conformal.scores import conformal_scores, conformal_sets
+from keras_selcal.conformal.scores import (
+    check_alpha,
+    check_classes,
+    conformal_scores,
+    conformal_sets,
+    to_probabilities,
+)
 
 # Absorbs the rounding of (n + 1)(1 − α).
 _ROUNDING = 1 - 1e-12

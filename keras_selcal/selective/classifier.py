@@ -2,7 +2,7 @@
 
 import warnings
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -21,8 +21,21 @@ from keras_selcal.selective.fitting import (
     select_each,
 )
 from keras_selcal.selective.layer import OPTIONS, SelectionLayer
-from keras_selcal.selective.prediction import SelectivePrediction
 from keras_selcal.selective.threshold import check_delta, check_target
+
+
+class SelectivePrediction(NamedTuple):
+    """Answers of a selective classifier.
+
+    Attributes:
+        labels: predicted classes; −1 (`ABSTAINED`) where the sample is not accepted.
+        accepted: which samples are answered.
+        confidence: confidence scores, of rejected samples too.
+    """
+
+    labels: np.ndarray
+    accepted: np.ndarray
+    confidence: np.ndarray
 
 
 class SelectiveClassifier(DriftChecks):

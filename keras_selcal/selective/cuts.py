@@ -14,6 +14,7 @@ from keras_selcal.selective.bounds import (
     binomial_tail,
     choose_starts,
     risk_bound,
+    shuffled_indices,
 )
 from keras_selcal.selective.losses import check_losses
 
@@ -107,7 +108,7 @@ class Cuts:
         loss = check_losses(given.get("correct"), given.get("losses"), binary)[order]
         index = None
         if groups is not None:
-            index = _shuffled_indices(given["groups"])[order]
+            index = shuffled_indices(given["groups"])[order]
             if index.max() == len(s) - 1:
                 # Every sample is a group of its own.
                 index = None
@@ -250,7 +251,7 @@ class Cuts:
             return by_counting
         groups = self.groups
         if groups is None:
-            groups = _shuffled_indices(np.arange(len(self.sample_losses)))
+            groups = shuffled_indices(np.arange(len(self.sample_losses)))
         largest = (1 - risk) * np.bincount(groups).max()
         losses, end = np.zeros((int(groups.max()) + 1, len(risk))), 0
 
@@ -391,14 +392,3 @@ class Cuts:
 
 def _text(values: np.ndarray) -> str:
     return ", ".join(f"{value:.4g}" for value in np.ravel(values))
-
-
-def _shuffled_indices(groups: np.ndarray) -> np.ndarray:
-    """Returns groups as indices 0, 1, … in an order that is random but fixed.
-
-    Bets on groups adapt from one to the next, so that the order must not depend on the
-    data, as it would if groups were sorted by their length.
-    """
-    _, indices = np.unique(groups, return_inverse=True)
-    indices = indices.reshape(-1)
-    return np.random.default_rng(0).permutation(int(indices.max()) + 1)[indices]

@@ -92,7 +92,7 @@ def select_threshold(
         error_probability: how probable an error of each answer is, (n,), such as
             1 − max p. It tells where to start the search with `delta`. The guarantee
             holds whether it is right or not, as long as it does not depend on these
-            labels. It helps even if errors are eight times as frequent.
+            labels. It helps even if errors are eight times as frequent as predicted.
 
     Example:
     >>> import numpy as np
