@@ -1,10 +1,16 @@
 """The map in CONTRIBUTING.md holds: layers, no cycles, no private imports."""
 
 import ast
+import re
+import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import numpy as np
 import pytest
+from keras import ops
+
+import keras_selcal
 
 pytestmark = pytest.mark.backend_free
 
@@ -108,3 +114,26 @@ def test_private_names_stay_in_their_package(module):
         if private and names[0] in ("keras_selcal", "recipes"):
             home = node.module.partition("._")[0]
             assert f"{module}.".startswith(f"{home}."), private
+
+
+def test_the_au_loss_takes_the_path_of_the_map():
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    path = next(part for part in text.split("\n\n") if part.startswith("`AULoss` in"))
+    listed = re.findall(r"`(\w+/\w+\.py)`", path.partition("`tests/")[0])
+    package = Path(keras_selcal.__file__).parent
+    seen = set()
+
+    def note(frame, event, argument):
+        file = Path(frame.f_code.co_filename)
+        if event == "call" and file.is_relative_to(package):
+            seen.add(file.relative_to(package).as_posix())
+
+    logits = np.random.default_rng(0).normal(size=(24, 5)).astype("float32")
+    logits, labels = map(ops.convert_to_tensor, (logits, np.arange(24) % 5))
+    loss, before = keras_selcal.AULoss(from_logits=True), sys.getprofile()
+    sys.setprofile(note)
+    try:
+        loss(labels, logits)
+    finally:
+        sys.setprofile(before)
+    assert seen == set(listed)

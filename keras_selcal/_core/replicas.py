@@ -11,26 +11,7 @@ import keras
 from keras import ops
 
 from keras_selcal._core.ops import Tensor
-
-
-class Replicas:
-    """Statistics of only this replica's share of the batch."""
-
-    def total(self, x: Tensor) -> Tensor:
-        """Returns x, summed over the replicas, without a gradient."""
-        return x
-
-    def differentiable_total(self, x: Tensor) -> Tensor:
-        """Returns x, summed over the replicas; its gradient is summed likewise."""
-        return x
-
-    def largest(self, x: Tensor) -> Tensor:
-        """Returns x where it is largest over the replicas, entry by entry."""
-        return x
-
-    def smallest(self, x: Tensor) -> Tensor:
-        """Returns x where it is smallest over the replicas, entry by entry."""
-        return -self.largest(-x)
+from keras_selcal._core.soft_cdf import ALONE, Replicas
 
 
 class _Mirrored(Replicas):
@@ -74,15 +55,8 @@ class _Processes(Replicas):
         return x
 
 
-ALONE = Replicas()
-
-
-def replicas(synchronized: bool) -> Replicas:
-    """Returns the replicas whose samples statistics include: all replicas of this
-    step, or only this one.
-    """
-    if not synchronized:
-        return ALONE
+def replicas() -> Replicas:
+    """Returns all replicas of this step."""
     backend = keras.backend.backend()
     if backend == "tensorflow":
         import tensorflow as tf

@@ -7,7 +7,6 @@ from typing import Any
 from keras import ops
 
 from keras_selcal._core.ops import TINY, Tensor, as_float, matmul, segment_sum
-from keras_selcal._core.replicas import ALONE, Replicas
 from keras_selcal._core.validation import check_count, check_number, refuse
 
 # Nodes per ν for the interpolation of Ĝ: the error of a cubic Hermite interpolant is
@@ -24,6 +23,32 @@ THROUGH = ("score", "cdf")
 
 # In float32 n/(n + 1) is 1 for n above 2²⁴, where ln(1 − Ĝ) would be −∞.
 _LARGEST_BELOW_1 = 1.0 - 2.0**-24
+
+
+class Replicas:
+    """Statistics over the replicas of a step: here one replica's share of the batch.
+
+    `_core/replicas.py` has those of several replicas.
+    """
+
+    def total(self, x: Tensor) -> Tensor:
+        """Returns x, summed over the replicas, without a gradient."""
+        return x
+
+    def differentiable_total(self, x: Tensor) -> Tensor:
+        """Returns x, summed over the replicas; its gradient is summed likewise."""
+        return x
+
+    def largest(self, x: Tensor) -> Tensor:
+        """Returns the largest x of all replicas, element by element."""
+        return x
+
+    def smallest(self, x: Tensor) -> Tensor:
+        """Returns the smallest x of all replicas, element by element."""
+        return -self.largest(-x)
+
+
+ALONE = Replicas()
 
 
 def count_weights(

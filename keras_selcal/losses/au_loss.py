@@ -13,6 +13,7 @@ from keras_selcal._core.ops import Tensor
 from keras_selcal._core.replicas import replicas
 from keras_selcal._core.saving import serializable
 from keras_selcal._core.soft_cdf import (
+    ALONE,
     THROUGH,
     check_cdf_arguments,
     check_region,
@@ -175,7 +176,7 @@ class AULoss(ReweightedLoss):
             smoothing=self.current("smoothing"),
             support=self.csf.squashed_support(batch.num_classes),
             through=self.through,
-            over=replicas(self.synchronized),
+            over=replicas() if self.synchronized else ALONE,
         )
         beta = batch.from_labels(beta)
         if constant and w in (0, 1):
