@@ -116,7 +116,7 @@ def updates(metric, y, logits):
 
 def measured(run):
     """Returns CPU seconds of `run`, and the peak of memory above what was held."""
-    # What has been freed is given back, and the peak starts anew.
+    # Freed memory is returned, and the peak is reset.
     libc.malloc_trim(0)
     with open("/proc/self/clear_refs", "w") as refs:
         refs.write("5")

@@ -1,7 +1,7 @@
 """Draws the pictures of the README and of the page on concepts.
 
 `python docs/pictures.py` writes the README's picture, `docs/images/overview.png`. The
-site draws all pictures anew when it is built (`docs/hooks.py`).
+site draws all pictures again when it is built (`docs/hooks.py`).
 """
 
 import functools

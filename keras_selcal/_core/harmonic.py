@@ -69,7 +69,7 @@ ESTIMATORS = {"harmonic": mean_harmonic, "log": mean_log}
 
 def rank_weights(scores: Tensor, estimator: str, sample_weight: Any | None) -> Tensor:
     """Returns the weights α of `functional.aurc_weights`; each row of the scores,
-    (rows, n), is ranked by itself.
+    (rows, n), is ranked separately.
     """
     scores = ops.stop_gradient(scores)
     # NaN, which is unequal to itself, would be a group of its own each time.

@@ -40,7 +40,7 @@ def segment_sum(values: Tensor, ids: Tensor, num_segments: Any) -> Tensor:
     """Returns the sums of the rows of `values` (n, ...) that share an id, by id."""
     if keras.backend.backend() != "torch":
         return ops.segment_sum(values, ids, num_segments=num_segments)
-    # Keras repeats the ids as often as a tensor says: torch.compile cannot trace that.
+    # Keras repeats the ids by a tensor's value, which torch.compile cannot trace.
     ids = ops.cast(ids, "int64")
     ids = ids.reshape(-1, *(1,) * (len(values.shape) - 1)).expand_as(values)
     zeros = ops.zeros((num_segments, *values.shape[1:]), dtype=values.dtype)

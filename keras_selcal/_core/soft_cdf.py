@@ -304,7 +304,7 @@ def region_weights(
 ) -> Tensor:
     """Returns the weights β of `functional.au_weights` for checked arguments.
 
-    Each row of the scores, (rows, n), is ranked by itself. Coverage and smoothing may
+    Each row of the scores, (rows, n), is ranked separately. Coverage and smoothing may
     be tensors. The CDF and τ are those of all the scores of the given replicas.
     """
     count = count_weights(scores, sample_weight, over)

@@ -162,7 +162,7 @@ class ConformalClassifier(AnsweringClassifier):
     ) -> "ConformalClassifier":
         """Selects the threshold on held-out data and returns the classifier.
 
-        Keras masks are honoured: masked tokens do not count. The threshold lies just
+        Keras masks are applied: masked tokens do not count. The threshold lies just
         above a score, by 1e-6 or half the way to the next one, so that another
         backend's rounding leaves no label out.
 

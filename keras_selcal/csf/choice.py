@@ -187,7 +187,7 @@ def choose(
 ) -> Any:
     """Returns the confidence score that ranks best on held-out data, for `csf=`.
 
-    `compare` also tells by how much.
+    `compare` also returns by how much it is better.
 
     Args:
         logits: predictions of held-out data, (..., k).

@@ -1,4 +1,4 @@
-"""What a confidence score function is: a formula, what it needs, its support."""
+"""Confidence score functions: a formula, the predictions it needs, its support."""
 
 import math
 from collections.abc import Callable

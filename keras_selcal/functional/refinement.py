@@ -72,7 +72,7 @@ def refinement(
 
 
 def _log_p(samples: Samples) -> Array:
-    """Returns ln p, (n, k), in which p = 0 counts as half of the smallest p above."""
+    """Returns ln p, (n, k); p = 0 counts as half of the smallest positive p."""
     log_p = samples.each(samples.log_p)
     return np.maximum(log_p, log_p[np.isfinite(log_p)].min() - math.log(2))
 

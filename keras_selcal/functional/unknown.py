@@ -1,4 +1,4 @@
-"""Unknown inputs: how well confidence tells them from known ones."""
+"""Metrics of unknown inputs: how well confidence separates them from known ones."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the metrics share: rows that count, sums that stay exact, merging."""
+"""The base classes of the metrics: rows that count, exact sums, merging."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -67,7 +67,7 @@ class _BinnedError(ClassificationMetric):
         self._present = self.add_sums("present", (groups,))
 
     def cells(self) -> int:
-        """Returns the number of cells, unless told and for few classes."""
+        """Returns the default number of cells, for few classes."""
         raise NotImplementedError
 
     def bins(self, p: Tensor) -> Tensor:

@@ -73,7 +73,7 @@ def class_coverage(
     """Draws how often prediction sets hold the label, for the samples of each class.
 
     Classes are sorted by their coverage. A guarantee that is marginal holds for the
-    average over all samples; the whiskers, Wilson intervals at 95 %, tell which
+    average over all samples; the whiskers, Wilson intervals at 95 %, show which
     classes lie below it by more than chance.
 
     Args:

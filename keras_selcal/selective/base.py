@@ -1,4 +1,4 @@
-"""What classifiers that abstain and classifiers that answer with sets share."""
+"""The base classes of classifiers that abstain or return prediction sets."""
 
 from dataclasses import asdict
 from typing import Any, ClassVar, TypeVar
@@ -150,7 +150,7 @@ class AnsweringClassifier:
                 if getattr(calibrator.outputs, name) != value:
                     refuse("calibrator", calibrator, f"one with {name}={value}")
         self.model = model
-        # What `fit` starts from each time, and what it has fitted.
+        # The calibrator that each `fit` starts from, and the one that it has fitted.
         self._given_calibrator = self.calibrator = calibrator
         self._told = from_logits is not None
         self._layer: Any = None
@@ -222,7 +222,7 @@ class AnsweringClassifier:
 
     @classmethod
     def load(cls: type[C], path: Any) -> C:
-        """Loads the file that `save` has written, on this or any other backend."""
+        """Loads a file that was saved by `save`, on any backend."""
         loaded = keras.saving.load_model(path, compile=False)
         # Inputs, then the model, then the layer that `as_model` has put behind it.
         layers = list(getattr(loaded, "layers", ()))

@@ -51,7 +51,7 @@ class DriftChecks(AnsweringClassifier):
         `false_alarm_rate`. That holds for one call: `monitor` makes a test that can be
         looked at after every batch of a stream.
 
-        With labels, a second test with the same false alarm rate tells whether the
+        With labels, a second test with the same false alarm rate shows whether the
         errors among the accepted samples contradict the bound of the record. Few labels
         suffice to see a risk that is much higher than promised.
 

@@ -159,7 +159,7 @@ class SelectiveClassifier(DriftChecks):
     ) -> "SelectiveClassifier":
         """Selects the threshold on held-out data and returns the classifier.
 
-        Keras masks are honoured: masked tokens do not count. The threshold lies just
+        Keras masks are applied: masked tokens do not count. The threshold lies just
         below the lowest accepted score, by 1e-6 or half the way to the next score, so
         that another backend's rounding rejects none of them.
 

@@ -90,7 +90,7 @@ def select_threshold(
             counts samples.
         groups: for each sample the group that it belongs to, (n,).
         error_probability: how probable an error of each answer is, (n,), such as
-            1 − max p. It tells where to start the search with `delta`. The guarantee
+            1 − max p. It decides where to start the search with `delta`. The guarantee
             holds whether it is right or not, as long as it does not depend on these
             labels. It helps even if errors are eight times as frequent as predicted.
 
