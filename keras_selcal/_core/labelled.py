@@ -1,6 +1,5 @@
 """The labelled data that calibrators are fitted on."""
 
-import importlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,18 +13,6 @@ from keras_selcal._core.samples import Samples, row_blocks
 from keras_selcal._core.validation import refuse
 
 _FOLDS = 3
-
-
-def require(module: str) -> Any:
-    """Imports a module of an optional package."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        package = module.split(".")[0].replace("sklearn", "scikit-learn")
-        raise ImportError(
-            f"This calibrator requires {package}: install it with "
-            "`pip install keras-selcal[calibrators]`."
-        ) from error
 
 
 @dataclass(frozen=True)

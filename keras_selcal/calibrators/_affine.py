@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.labelled import Labelled, require
+from keras_selcal._core.extras import require
+from keras_selcal._core.labelled import Labelled
 from keras_selcal._core.ops import Tensor, matmul
 from keras_selcal._core.validation import check_count, check_number
 from keras_selcal.calibrators._parameters import Parameters
@@ -144,7 +145,7 @@ class AffineCalibrator(Calibrator):
         start: Affine | None = None,
         tolerance: float = _TOLERANCE,
     ) -> Affine:
-        optimize = require("scipy.optimize")
+        optimize = require("scipy.optimize", "calibrators", "This calibrator")
         x = self._features(data.logits.astype("float64"), scale, np)
         n, k = x.shape
         # In units of 1/σ the entries of W have the curvature of those of b.

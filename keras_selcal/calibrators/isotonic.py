@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.labelled import Labelled, require
+from keras_selcal._core.extras import require
+from keras_selcal._core.labelled import Labelled
 from keras_selcal._core.ops import TINY, Tensor
 from keras_selcal._core.saving import serializable
 from keras_selcal.calibrators._one_vs_rest import (
@@ -58,7 +59,7 @@ class IsotonicCalibration(OneVsRest):
     """
 
     def _fit(self, data: Labelled) -> Parameters:
-        isotonic = require("sklearn.isotonic")
+        isotonic = require("sklearn.isotonic", "calibrators", "This calibrator")
         q, hits, weight = class_probabilities(data)
         knots, values = [], []
         for c in range(q.shape[-1]):

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.labelled import Labelled, gather, require
+from keras_selcal._core.extras import require
+from keras_selcal._core.labelled import Labelled, gather
 from keras_selcal._core.ops import Tensor, as_float
 from keras_selcal._core.saving import serializable
 from keras_selcal._core.temperature import nll_temperature
@@ -285,7 +286,7 @@ class MetaAcc(MetaCalibrator):
     def _bag_and_threshold(
         self, data: Labelled, entropy: np.ndarray, correct: np.ndarray
     ) -> tuple[Bag, float]:
-        isotonic = require("sklearn.isotonic")
+        isotonic = require("sklearn.isotonic", "calibrators", "This calibrator")
         n = data.total
         wanted = _ERRORS_IN_BAG / max(1 - self.accuracy, _ERRORS_IN_BAG / n)
         size = min(int(n // _BAG_SHARE), max(_MOST_IN_BAG, int(wanted)))

@@ -6,21 +6,23 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from keras_selcal._core.extras import require
+
 # TensorBoard's code for the colours of a PNG: red, green, blue and opacity.
 _RGBA = 4
 
 
 def require_tensorboard() -> Any:
-    """Returns TensorBoard's writer and messages; the error names the extra."""
-    try:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-    except ImportError as error:
-        raise ImportError(
-            '`log_dir` requires TensorBoard: `pip install "keras-selcal[tensorboard]"`.'
-        ) from error
-    return EventFileWriter, Event, Summary
+    """Returns TensorBoard's classes of writers, events and summaries."""
+    event, summary, writer = (
+        require(f"tensorboard.{module}", "tensorboard", "`log_dir`")
+        for module in (
+            "compat.proto.event_pb2",
+            "compat.proto.summary_pb2",
+            "summary.writer.event_file_writer",
+        )
+    )
+    return writer.EventFileWriter, event.Event, summary.Summary
 
 
 class EventFile:

@@ -9,17 +9,6 @@ from keras_selcal._core.data import LabelledOutputs
 _DPI = 100
 
 
-def require_matplotlib() -> None:
-    """Raises an error that names the extra if matplotlib is not installed."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise ImportError(
-            "`picture_dir` and `log_dir` require matplotlib: "
-            '`pip install "keras-selcal[plots]"`.'
-        ) from error
-
-
 def draw(
     found: LabelledOutputs, name: str, csf: Any, num_bins: int, options: dict[str, Any]
 ) -> dict[str, bytes]:

@@ -13,12 +13,13 @@ import numpy as np
 
 from keras_selcal import csf as csfs
 from keras_selcal._core.data import LabelledData, LabelledOutputs
+from keras_selcal._core.extras import require
 from keras_selcal._core.models import check_outputs, gives_logits
 from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.samples import Samples
 from keras_selcal._core.validation import check_count, refuse
 from keras_selcal.callbacks._event_file import EventFile, require_tensorboard
-from keras_selcal.callbacks._pictures import draw, require_matplotlib
+from keras_selcal.callbacks._pictures import draw
 from keras_selcal.metric_table import metric_row
 
 Metric = Callable[..., float]
@@ -175,7 +176,7 @@ class CalibrationMonitor(keras.callbacks.Callback):
         self.picture_dir = None if picture_dir is None else Path(picture_dir)
         self.log_dir = log_dir
         if picture_dir is not None or log_dir is not None:
-            require_matplotlib()
+            require("matplotlib", "plots", "`picture_dir` or `log_dir`")
         if log_dir is not None:
             require_tensorboard()
         self.values: dict[str, float] = {}

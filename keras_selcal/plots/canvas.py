@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_selcal._core.extras import require
 from keras_selcal._core.samples import Samples
 from keras_selcal._core.validation import refuse
 
@@ -33,13 +34,7 @@ def axes(ax: Any, count: int = 1, size: tuple[float, float] = (6.0, 4.5)) -> lis
         count: the number of Axes.
         size: width and height of each in a new figure, in inches.
     """
-    try:
-        from matplotlib.axes import Axes
-    except ImportError as error:
-        raise ImportError(
-            "`keras_selcal.plots` requires matplotlib: "
-            '`pip install "keras-selcal[plots]"`.'
-        ) from error
+    Axes = require("matplotlib.axes", "plots", "`keras_selcal.plots`").Axes
     if ax is None:
         import matplotlib.pyplot as plt
 
