@@ -1,10 +1,15 @@
 """Several predictions of one input: deep ensembles, MC dropout, augmented inputs.
 
-A stack has shape (s, n, k): predictions of s members for n samples. Its mean
-probability is a prediction like any other; `scores` adds two scores that only a stack
-has.
+A stack has shape (s, n, k): predictions of s members for n samples. Adding a number to
+all logits of a sample does not change their softmax. So a stack fits into logits
+(n, k): `combine` gives those of which the softmax is the mean probability, and the
+largest is a score of the stack. Every part of this library then takes it, with
+`from_logits=True` and `csf="max_logit"`. The layer `Combine` does the same in a model,
+and `MCDropout` makes members of a model with dropout.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -12,21 +17,62 @@ import numpy as np
 from keras import ops
 
 from keras_selcal import csf as csfs
-from keras_selcal._core.samples import Array, to_numpy
-from keras_selcal._core.validation import check_count, refuse
+from keras_selcal._core.ops import TINY, Tensor
+from keras_selcal._core.samples import Array, to_numbers
+from keras_selcal._core.saving import serializable
+from keras_selcal._core.validation import (
+    check_count,
+    check_logits,
+    check_probabilities,
+    refuse,
+)
 
 _STACKED = ("neg_mutual_information", "agreement")
 
 
 def _members(stack: Any, from_logits: bool) -> Array:
     """Returns the probabilities of a stack, (s, n, k), in float64."""
-    p = to_numpy(stack).astype("float64")
+    p = to_numbers("stack", stack).astype("float64")
     if p.ndim != 3 or 0 in p.shape or p.shape[-1] < 2:
         refuse("stack", p.shape, "of shape (s, n, k) with k of at least 2")
+    rows = p.reshape(-1, p.shape[-1])
     if from_logits:
-        p = np.exp(p - p.max(axis=-1, keepdims=True))
-        p /= p.sum(axis=-1, keepdims=True)
+        check_logits(rows, False, "stack")
+        return _softmax(p, np)
+    check_probabilities(rows, "stack")
     return p
+
+
+def _softmax(z: Any, xp: Any) -> Any:
+    p = xp.exp(z - xp.max(z, axis=-1, keepdims=True))
+    return p / xp.sum(p, axis=-1, keepdims=True)
+
+
+def _scores(p: Any, csf: Any, xp: Any) -> Any:
+    """Returns the confidence of probabilities (s, ..., k), of shape (...)."""
+    mean = xp.mean(p, axis=0)
+    if not (isinstance(csf, str) and csf in _STACKED):
+        return _score(csf).scores(mean, xp)
+    if csf == "agreement":
+        same = xp.argmax(p, axis=-1) == xp.argmax(mean, axis=-1)
+        return xp.mean(xp.where(same, xp.ones_like(p[..., 0]), 0.0), axis=0)
+    of_members = xp.mean(csfs.neg_entropy.scores(p, xp), axis=0)
+    # Rounding must not make the information negative.
+    return xp.minimum(csfs.neg_entropy.scores(mean, xp) - of_members, 0.0)
+
+
+def _score(csf: Any) -> csfs.ConfidenceScore:
+    """Returns a score of the mean probability."""
+    return csfs.get(csf, from_logits=False)
+
+
+def _combined(p: Any, csf: Any, xp: Any) -> Any:
+    """Returns ln p̄ − ln max p̄ plus the score, (..., k): the largest is the score
+    without rounding, so that ties stay ties.
+    """
+    log_p = xp.log(xp.maximum(xp.mean(p, axis=0), TINY))
+    log_p = log_p - xp.max(log_p, axis=-1, keepdims=True)
+    return log_p + _scores(p, csf, xp)[..., None]
 
 
 def mean_probabilities(stack: Any, *, from_logits: bool = False) -> Array:
@@ -75,15 +121,144 @@ def scores(stack: Any, csf: Any = "msp", *, from_logits: bool = False) -> Array:
     - Houlsby et al., [Bayesian Active Learning for Classification and Preference
       Learning](https://arxiv.org/abs/1112.5745) (mutual information)
     """
-    p = _members(stack, from_logits)
-    mean = p.mean(axis=0)
-    if isinstance(csf, str) and csf in _STACKED:
-        if csf == "agreement":
-            return np.asarray((p.argmax(axis=-1) == mean.argmax(axis=-1)).mean(axis=0))
-        of_mean, of_members = (csfs.neg_entropy.scores(x, np) for x in (mean, p))
-        # Rounding must not make the information negative.
-        return np.minimum(of_mean - of_members.mean(axis=0), 0.0)
-    return np.asarray(csfs.get(csf, from_logits=False).scores(mean, np))
+    return np.asarray(_scores(_members(stack, from_logits), csf, np))
+
+
+def combine(
+    stack: Any, csf: Any = "neg_mutual_information", *, from_logits: bool = False
+) -> Array:
+    """Returns logits (n, k) that hold the mean probability and a score of a stack.
+
+    Formula:
+
+    ```
+    z = ln p̄ − ln max p̄ + g,     softmax(z) = p̄,     max z = g
+    ```
+
+    Pass them with `from_logits=True` to metrics, reports, plots and `csf.compare`, with
+    `csf="max_logit"` for the score g of the stack.
+
+    Args:
+        stack: predictions (s, n, k).
+        csf: g, as in `scores`.
+        from_logits: whether the stack holds logits.
+
+    Example:
+    >>> from keras_selcal import functional
+    >>> stack = [[[0.9, 0.1], [0.6, 0.4]], [[0.8, 0.2], [0.1, 0.9]]]
+    >>> z = combine(stack, "agreement")
+    >>> functional.aurc([0, 0], z, csf="max_logit", from_logits=True)  # (0 + ½)/2
+    0.25
+    """
+    return np.asarray(_combined(_members(stack, from_logits), csf, np))
+
+
+@serializable
+class Combine(keras.layers.Layer):
+    """Combines the predictions of several members, as `combine` does, in a model.
+
+    Its inputs are a list of s predictions (..., k); its output are logits (..., k), of
+    which the softmax is the mean probability and the largest is a score of the stack.
+    `SelectiveClassifier(model, csf="max_logit")` abstains by that score. Members may be
+    models, one model for augmented inputs, or `MCDropout`.
+
+    Args:
+        csf: `"neg_mutual_information"`, `"agreement"`, or a score of probabilities, as
+            in `scores`.
+        from_logits: whether the predictions are logits.
+        **kwargs: arguments of `keras.layers.Layer`.
+
+    Example:
+    >>> import keras
+    >>> from keras_selcal import SelectiveClassifier
+    >>> members = [
+    ...     keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    ...     for _ in range(5)
+    ... ]
+    >>> x = keras.Input((4,))
+    >>> z = Combine(from_logits=True)([member(x) for member in members])
+    >>> classifier = SelectiveClassifier(keras.Model(x, z), csf="max_logit")
+    """
+
+    def __init__(
+        self,
+        csf: Any = "neg_mutual_information",
+        *,
+        from_logits: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        stacked = isinstance(csf, str) and csf in _STACKED
+        self.csf = csf if stacked else _score(csf)
+        self.from_logits = bool(from_logits)
+
+    def call(self, inputs: Any) -> Tensor:
+        if not isinstance(inputs, list | tuple) or len(inputs) < 2:
+            refuse("inputs", inputs, "a list of two or more predictions")
+        p = ops.stack([ops.cast(x, "float32") for x in inputs])
+        return _combined(_softmax(p, ops) if self.from_logits else p, self.csf, ops)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return tuple(input_shape[0])
+
+    def compute_output_spec(self, inputs: Any) -> Any:
+        return keras.KerasTensor(inputs[0].shape, "float32")
+
+    def get_config(self) -> dict[str, Any]:
+        csf = self.csf if isinstance(self.csf, str) else self.csf.serialize()
+        return {**super().get_config(), "csf": csf, "from_logits": self.from_logits}
+
+
+@contextmanager
+def _moving_averages(model: keras.layers.Layer) -> Iterator[None]:
+    """Lets batch normalization use its moving averages in training, and keep them."""
+    kind = keras.layers.BatchNormalization
+    layers = [
+        layer
+        for layer in model._flatten_layers()
+        if isinstance(layer, kind) and layer.trainable
+    ]
+    for layer in layers:
+        layer.trainable = False
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.trainable = True
+
+
+@serializable
+class MCDropout(keras.layers.Wrapper):
+    """A model whose dropout stays on in predictions.
+
+    Keras turns dropout off in `predict`, also where a model was called with
+    `training=True` when it was built. Batch normalization keeps its moving averages;
+    other random layers, such as noise, are on as well.
+
+    Args:
+        layer: a model or layer.
+        **kwargs: arguments of `keras.layers.Layer`.
+
+    Example:
+    >>> import keras
+    >>> network = keras.Sequential(
+    ...     [keras.Input((3,)), keras.layers.Dropout(0.5), keras.layers.Dense(2)]
+    ... )
+    >>> x, noisy = keras.Input((3,)), MCDropout(network)
+    >>> z = Combine(from_logits=True)([noisy(x) for _ in range(10)])
+    >>> model = keras.Model(x, z)
+
+    References:
+    - Gal & Ghahramani, [Dropout as a Bayesian
+      Approximation](https://arxiv.org/abs/1506.02142)
+    """
+
+    def call(self, inputs: Any) -> Tensor:
+        with _moving_averages(self.layer):
+            return self.layer(inputs, training=True)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return self.layer.compute_output_shape(input_shape)
 
 
 def mc_dropout(
@@ -91,8 +266,7 @@ def mc_dropout(
 ) -> Array:
     """Returns a stack of predictions with dropout on, (passes, n, k).
 
-    The model runs as in training, except that batch normalization keeps its moving
-    averages. Other random layers, such as noise, are on as well.
+    As `MCDropout`, for arrays.
 
     Args:
         model: a Keras model.
@@ -113,25 +287,11 @@ def mc_dropout(
       Approximation](https://arxiv.org/abs/1506.02142)
     """
     passes = check_count("passes", passes)
-    kind = keras.layers.BatchNormalization
-    # Frozen, such a layer uses its moving averages in training, and keeps them.
-    thawed = [
-        layer
-        for layer in model._flatten_layers()
-        if isinstance(layer, kind) and layer.trainable
-    ]
-    for layer in thawed:
-        layer.trainable = False
-    try:
-        parts = [x[i : i + batch_size] for i in range(0, len(x), batch_size)]
-        return np.stack(
-            [
-                np.concatenate(
-                    [ops.convert_to_numpy(model(part, training=True)) for part in parts]
-                )
-                for _ in range(passes)
-            ]
-        )
-    finally:
-        for layer in thawed:
-            layer.trainable = True
+    parts = [x[i : i + batch_size] for i in range(0, len(x), batch_size)]
+
+    def once() -> Array:
+        drawn = [ops.convert_to_numpy(model(part, training=True)) for part in parts]
+        return np.concatenate(drawn)
+
+    with _moving_averages(model):
+        return np.stack([once() for _ in range(passes)])

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import reference
 
-from keras_selcal import stacks
+from keras_selcal import CalibrationReport, SelectiveClassifier, metrics, stacks
+from keras_selcal import functional as F  # noqa: N812
 
 
 def entropy(p):
@@ -37,7 +38,96 @@ def test_equal_members_have_no_information(rng):
     )
 
 
+NAMES = ("neg_mutual_information", "agreement", "margin")
+
+
+def test_combined_logits_hold_the_mean_probability_and_the_score(rng):
+    stack = rng.normal(size=(5, 24, 4), scale=2)
+    y = rng.integers(0, 4, 24)
+    mean = stacks.mean_probabilities(stack, from_logits=True)
+    wrong = (mean.argmax(axis=-1) != y).astype("float64")
+    for name in NAMES:
+        z = stacks.combine(stack, name, from_logits=True)
+        g = stacks.scores(stack, name, from_logits=True)
+        np.testing.assert_allclose(reference.softmax(z), mean, atol=1e-12)
+        np.testing.assert_array_equal(z.max(axis=-1), g)
+        # The AURC by its definition: samples of equal score share their mean loss.
+        loss = np.array([wrong[g == score].mean() for score in g])[np.argsort(-g)]
+        expected = np.mean(np.cumsum(loss) / np.arange(1, 25))
+        given = {"csf": "max_logit", "from_logits": True}
+        assert F.aurc(y, z, **given) == pytest.approx(expected)
+        report = CalibrationReport(y, z, bootstrap=0, **given)
+        assert report["aurc"].value == pytest.approx(expected)
+        assert report["nll"].value == pytest.approx(F.nll(y, mean))
+        metric = metrics.AURC(**given)
+        metric.update_state(y, z)
+        assert float(metric.result()) == pytest.approx(expected, abs=2e-3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_classifier_abstains_by_the_score_of_an_ensemble(rng, name, tmp_path):
+    members = [
+        keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)]) for _ in range(3)
+    ]
+    x = keras.Input((4,))
+    combined = stacks.Combine(name, from_logits=True)([each(x) for each in members])
+    y = rng.integers(0, 3, 48)
+    inputs = rng.normal(size=(48, 4)).astype("float32")
+    classifier = SelectiveClassifier(keras.Model(x, combined), csf="max_logit")
+    classifier.fit(inputs, y, coverage=0.5, verbose=0)
+    answer = classifier.predict(inputs, verbose=0)
+    stack = np.stack([each.predict(inputs, verbose=0) for each in members])
+    expected = stacks.scores(stack, name, from_logits=True)
+    np.testing.assert_allclose(answer.confidence, expected, atol=1e-5)
+    mean = stacks.mean_probabilities(stack, from_logits=True)
+    kept = answer.accepted
+    assert 0 < kept.sum() < 48 or name == "agreement"
+    np.testing.assert_array_equal(answer.labels[kept], mean.argmax(-1)[kept])
+    classifier.save(tmp_path / "ensemble.keras")
+    loaded = SelectiveClassifier.load(tmp_path / "ensemble.keras")
+    again = loaded.predict(inputs, verbose=0)
+    np.testing.assert_allclose(again.confidence, answer.confidence, atol=1e-6)
+    np.testing.assert_array_equal(again.accepted, answer.accepted)
+
+
+def test_augmented_inputs_and_dropout_are_members_too(rng, tmp_path):
+    network = keras.Sequential(
+        [
+            keras.Input((4, 1)),
+            keras.layers.Flatten(),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dropout(0.5),
+            keras.layers.Dense(3, activation="softmax"),
+        ]
+    )
+    x, noisy = keras.Input((4, 1)), stacks.MCDropout(network)
+    inputs = rng.normal(size=(24, 4, 1)).astype("float32")
+    flipped = keras.layers.Permute((2, 1))(x)
+    flipped = keras.layers.Reshape((4, 1))(keras.ops.flip(flipped, axis=-1))
+    model = keras.Model(x, stacks.Combine()([network(x), network(flipped)]))
+    stack = [network.predict(each, verbose=0) for each in (inputs, inputs[:, ::-1])]
+    np.testing.assert_allclose(
+        model.predict(inputs, verbose=0), stacks.combine(stack), atol=1e-5
+    )
+    model = keras.Model(x, stacks.Combine()([noisy(x) for _ in range(8)]))
+    before = network.get_weights()
+    model.save(tmp_path / "dropout.keras")
+    for each in (model, keras.models.load_model(tmp_path / "dropout.keras")):
+        # Dropout is on, with another mask in each pass.
+        assert (each.predict(inputs, verbose=0).max(axis=-1) < -1e-4).mean() > 0.9
+    for weight, old in zip(network.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, old)
+
+
 def test_bad_stacks_are_named():
+    with pytest.raises(ValueError, match="`inputs` must be a list"):
+        stacks.Combine()(np.ones((2, 3), "float32"))
+    with pytest.raises(ValueError, match="needs logits"):
+        stacks.Combine("energy")
+    with pytest.raises(ValueError, match="`stack` must be probabilities"):
+        stacks.scores(np.ones((2, 3, 2)))
+    with pytest.raises(ValueError, match="`stack` must be logits"):
+        stacks.combine(np.array([[[0.2, 0.8], [0.3, 0.7]]]), from_logits=True)
     with pytest.raises(ValueError, match="`stack` must be"):
         stacks.scores(np.ones((3, 2)))
     with pytest.raises(ValueError, match="needs logits"):

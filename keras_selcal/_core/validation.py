@@ -113,7 +113,7 @@ def check_labels(labels: np.ndarray, sparse: bool, k: int, events: bool) -> None
         )
 
 
-def check_probabilities(rows: np.ndarray) -> None:
+def check_probabilities(rows: np.ndarray, argument: str = "y_pred") -> None:
     """Checks the values of probabilities (n, k); rows with NaN are not checked."""
     if len(rows) == 0:
         return
@@ -127,7 +127,7 @@ def check_probabilities(rows: np.ndarray) -> None:
             bad |= (rows.min(axis=-1) < low) | (rows.max(axis=-1) > high)
     if bad.any():
         refuse(
-            "y_pred",
+            argument,
             _first(rows, bad),
             "probabilities in [0, 1] that sum to 1 in each row (pass "
             "`from_logits=True` if they are logits, `multi_label=True` if they are "
@@ -135,7 +135,7 @@ def check_probabilities(rows: np.ndarray) -> None:
         )
 
 
-def check_logits(rows: np.ndarray, events: bool) -> None:
+def check_logits(rows: np.ndarray, events: bool, argument: str = "y_pred") -> None:
     """Checks that logits (n, k) are not probabilities.
 
     Equal rows, rows of 0 and 1 only, and NaN are not checked. A few logits of sigmoids
@@ -155,7 +155,7 @@ def check_logits(rows: np.ndarray, events: bool) -> None:
         return
     if (np.abs(rows.sum(axis=-1, dtype="float64") - 1) <= SUM_TOLERANCE).all():
         refuse(
-            "y_pred",
+            argument,
             rows[0].tolist(),
             "logits; each of these rows is non-negative and sums to 1: pass "
             "`from_logits=False` if they are probabilities",
