@@ -3,9 +3,15 @@
 import keras
 import numpy as np
 import pytest
+from report_page import page_of
 from scipy.stats import ks_2samp
 
-from keras_selcal import SelectiveClassifier, csf
+from keras_selcal import (
+    CalibrationMonitor,
+    CalibrationReport,
+    SelectiveClassifier,
+    csf,
+)
 from keras_selcal.selective import DriftMonitor, ks_test
 
 
@@ -168,3 +174,34 @@ def test_auto_falls_back_to_msp(rng):
     fitted = SelectiveClassifier(identity(5), "auto").fit(x, y, coverage=0.5, verbose=0)
     assert fitted.csf is csf.msp
     assert "unsure" in fitted.record.choice
+
+
+def test_the_monitor_of_training_logs_the_distance_from_the_fit(rng, fitted):
+    x, y = make_data(rng, 200)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)])
+    model.layers[0].set_weights([np.eye(4), np.zeros(4)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.0), loss)
+    weight = np.arange(200) < 150
+    monitor = CalibrationMonitor((x, y, weight), metrics=["nll", fitted.drift])
+    history = model.fit(x, y, callbacks=[monitor], verbose=0).history
+    # With a rate of 0 the model stays the identity, as the classifier's own.
+    expected = fitted.check(x[:150], verbose=0).distance
+    assert history["val_drift"] == pytest.approx([expected], abs=1e-5)
+
+
+def test_a_report_shows_the_check(rng, fitted, tmp_path):
+    x, y = make_data(rng, 200)
+    for scale, verdict in ((1, "No sign of drift"), (3, "the confidences differ")):
+        check = fitted.check(scale * x, y, verbose=0)
+        report = CalibrationReport(
+            y, scale * x, from_logits=True, check=check, bootstrap=0
+        )
+        assert str(check) in str(report)
+        page = page_of(report, tmp_path)
+        assert verdict in page.text
+        assert "Does its guarantee still apply?" in page.text
+    plain = page_of(CalibrationReport(y, x, from_logits=True, bootstrap=0), tmp_path)
+    assert "guarantee still" not in plain.text
+    with pytest.raises(ValueError, match="`check` must be what"):
+        CalibrationReport(y, x, from_logits=True, check=0.5, bootstrap=0)

@@ -51,6 +51,7 @@ class Evaluation(Mapping[str, Interval]):
         num_given: number of samples given.
         num_classes: number of classes or labels.
         unknown: unknown inputs, or None.
+        check: a `DriftCheck`, or None.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Evaluation(Mapping[str, Interval]):
         name: str | None = None,
         unknown: Any | None = None,
         unknown_share: float | None = None,
+        check: Any | None = None,
     ) -> None:
         self.from_logits = bool(from_logits)
         self.multi_label = bool(multi_label)
@@ -110,6 +112,9 @@ class Evaluation(Mapping[str, Interval]):
         self.num_classes = samples.num_labels if multi_label else samples.num_classes
         self.rows = self._rows()
         self.estimates = self._evaluate(samples)
+        if check is not None and not hasattr(check, "drifted"):
+            refuse("check", check, "what `SelectiveClassifier.check` returns, or None")
+        self.check = check
         self.unknown: UnknownInputs | None = None
         if unknown is not None:
             self.unknown = UnknownInputs(samples, self.csf, unknown, unknown_share)

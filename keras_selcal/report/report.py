@@ -92,6 +92,8 @@ class CalibrationReport(Evaluation):
             form of `y_pred`, or None.
         unknown_share: the share of unknown inputs in use, which `scod_aurc` depends
             on. None takes m/(n + m).
+        check: what `SelectiveClassifier.check` says of these samples, which table and
+            page repeat, or None.
 
     Example:
     >>> import numpy as np
@@ -250,6 +252,8 @@ class CalibrationReport(Evaluation):
                 "* The value lies outside its interval: resampling adds noise, which "
                 "can only raise this metric."
             )
+        if self.check is not None:
+            notes.append(str(self.check))
         if self.multi_label:
             notes.append(
                 "All labels are pooled, except in cwece: errors of opposite sign "

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.samples import Array
+from keras_selcal._core.outputs import broadcast_weight
+from keras_selcal._core.samples import Array, to_numpy
 from keras_selcal.selective.base import AnsweringClassifier, to_arrays
 from keras_selcal.selective.cuts import Cuts
 from keras_selcal.selective.data import FIRST_AXIS, units_of
@@ -13,6 +14,7 @@ from keras_selcal.selective.drift import (
     DriftCheck,
     DriftMonitor,
     check_rate,
+    ks_distance,
     ks_test,
     unit_means,
 )
@@ -94,6 +96,35 @@ class DriftChecks(AnsweringClassifier):
             rate,
             **given,
         )
+
+    def drift(
+        self, y_true: Any, y_pred: Any, *, sample_weight: Any = None, **outputs: Any
+    ) -> float:
+        """Returns how far the confidences of a model's outputs are from those of the
+        fit: the largest difference of the two CDFs, in [0, 1].
+
+        For `CalibrationMonitor(data, metrics=["nll", classifier.drift])`, which then
+        logs `val_drift`: while a model trains on, it tells how far the threshold of
+        this classifier is from being of use for it.
+
+        Args:
+            y_true: labels, which do not matter.
+            y_pred: outputs of the model, of the form that `fit` has seen.
+            sample_weight: samples of weight 0 do not count.
+            **outputs: `from_logits` and others, which the classifier knows by itself.
+        """
+        record, _ = _promise(self._fitted())
+        values = to_numpy(y_pred)
+        if values.dtype not in (np.float32, np.float64):
+            values = values.astype("float32")
+        confidence = to_arrays(self._fitted().answer(values))["confidence"]
+        weight, units = _counted(confidence, None, record, FIRST_AXIS)
+        if sample_weight is not None:
+            given = to_numpy(sample_weight).astype("float64")
+            labels = confidence.ndim - int(self.outputs.multi_label)
+            given = broadcast_weight(given, confidence.shape[:labels], np)
+            weight = weight * (given[..., None] if self.outputs.multi_label else given)
+        return ks_distance(record.confidence, unit_means(confidence, weight, units))
 
     def monitor(self, *, false_alarm_rate: float = 0.01, seed: int = 0) -> DriftMonitor:
         """Returns a sequential test of whether a stream is like the data of the fit.

@@ -44,6 +44,16 @@ def check_rate(false_alarm_rate: Any) -> float:
     )
 
 
+def ks_distance(reference: Any, new: Any) -> float:
+    """Returns the largest difference of two empirical CDFs."""
+    a, b = (
+        np.sort(to_numpy(x).astype("float64").reshape(-1)) for x in (reference, new)
+    )
+    both = np.concatenate([a, b])
+    shares = [np.searchsorted(x, both, side="right") / len(x) for x in (a, b)]
+    return float(np.abs(shares[0] - shares[1]).max())
+
+
 def ks_test(reference: Any, new: Any) -> tuple[float, float]:
     """Two-sample test of Kolmogorov and Smirnov.
 
@@ -73,13 +83,8 @@ def ks_test(reference: Any, new: Any) -> tuple[float, float]:
     - Hodges, [The Significance Probability of the Smirnov Two-Sample
       Test](https://doi.org/10.1007/BF02589501)
     """
-    a, b = (
-        np.sort(to_numpy(x).astype("float64").reshape(-1)) for x in (reference, new)
-    )
-    n, m = len(a), len(b)
-    both = np.concatenate([a, b])
-    shares = [np.searchsorted(x, both, side="right") / len(x) for x in (a, b)]
-    d = float(np.abs(shares[0] - shares[1]).max())
+    n, m = (to_numpy(x).size for x in (reference, new))
+    d = ks_distance(reference, new)
     if n * m > _MOST_EXACT:
         size = math.sqrt(n * m / (n + m))
         x = (size + 0.12 + 0.11 / size) * d

@@ -24,7 +24,7 @@ from keras_selcal.report.html.numbers import (
 )
 from keras_selcal.report.html.sets import prediction_sets
 from keras_selcal.report.html.subject import Subject
-from keras_selcal.report.html.unknown import unknown_inputs
+from keras_selcal.report.html.unknown import drift, unknown_inputs
 
 # Coverages of the table that replaces the slider.
 _COVERAGES = (0.05, *(i / 10 for i in range(1, 10)), 0.95, 0.99, 1.0)
@@ -254,6 +254,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Subject], str]]] = {
     "abstain": ("How much should it answer?", _selection),
     "sets": ("How many classes must it name?", prediction_sets),
     "unknown": ("Inputs it has never seen", unknown_inputs),
+    "drift": ("Are these data like those of the fit?", drift),
     "metrics": ("All metrics", _metrics),
     "mistakes": ("The most confident mistakes", _mistakes),
 }

@@ -1,4 +1,4 @@
-"""The section on unknown inputs."""
+"""The sections on unknown inputs and on drift."""
 
 from html import escape
 
@@ -9,6 +9,7 @@ from keras_selcal.report.html.numbers import count, percent, round_percent
 from keras_selcal.report.html.pictures import Axes, picture, thinned
 from keras_selcal.report.html.subject import Subject
 from keras_selcal.report.unknown import TPR, UnknownInputs
+from keras_selcal.selective import DriftCheck
 
 # From this AUROC on, confidence separates known from unknown inputs.
 _SEPARATES = 0.9
@@ -41,6 +42,30 @@ def unknown_inputs(subject: Subject) -> str:
         "<p>“All metrics” has the figures with their intervals; <code>scod_aurc</code> "
         f"takes unknown inputs to be {use}. They hold for unknown inputs like these: "
         "those of another kind may be easier or harder to notice.</p>"
+    )
+
+
+def drift(subject: Subject) -> str:
+    """Returns what the check of a selective classifier says of the samples."""
+    checks = [report.check for report in subject.reports]
+    if not any(checks):
+        return ""
+
+    def card(check: DriftCheck | None) -> str:
+        if check is None:
+            return "<p>Not checked.</p>"
+        answer = "No: the confidences differ" if check.drifted else "No sign of drift"
+        if check.risk_holds is False:
+            answer += ", and the promised risk does not hold"
+        return (
+            '<div class="card"><p class="question">Does its guarantee still apply?</p>'
+            f'<p class="answer">{answer}</p><p>{escape(str(check))}</p></div>'
+        )
+
+    return (
+        "<p>A threshold and its guarantee are of use while new data are like those "
+        "that the threshold was selected on.</p>"
+        + subject.each([card(check) for check in checks], "stack")
     )
 
 
