@@ -144,13 +144,16 @@ def _read_csv(path: Path, multi_label: bool) -> PredictionFile:
         except (csv.Error, UnicodeDecodeError, ValueError) as error:
             fail(path, f"not a table of comma-separated values ({error})")
     head = [cell.strip() for cell in head]
+    if len(head) == 1 and re.search(r"[;\t]", head[0]):
+        fail(path, "the cells must be separated by commas")
     for i, row in enumerate(rows):
         if len(row) != len(head):
             fail(path, f"sample {i} has {len(row)} cells, the header {len(head)}")
     if head[0] in ("", "Unnamed: 0"):
         head, rows = head[1:], [row[1:] for row in rows]
     columns = [i for i, name in enumerate(head) if name != "label"]
-    numbers = _numbers(path, [[row[i] for i in columns] for row in rows])
+    names = [head[i] for i in columns]
+    numbers = _numbers(path, names, [[row[i] for i in columns] for row in rows])
     cells = None
     if len(columns) < len(head):
         cells = [row[head.index("label")].strip() for row in rows]
@@ -218,6 +221,9 @@ def _from_table(
         if len(letter) > 1 or sorted(order) != list(range(len(classes))):
             fail(path, f"columns p0, p1, … or z0, z1, … count from 0. Found: {head}")
         numbers = numbers[:, np.argsort(order)] if len(numbers) else numbers
+    elif {"p0", "p1"} <= set(classes) or {"z0", "z1"} <= set(classes):
+        others = [name for name in classes if not re.fullmatch(r"[pz]\d+", name)]
+        fail(path, f"columns that are no predictions must go: {', '.join(others)}")
     else:
         letter, names = "p", classes
     k = len(classes)
@@ -229,16 +235,20 @@ def _from_table(
     return PredictionFile(numbers, labels, letter == "z", names, None, head)
 
 
-def _numbers(path: Path, rows: list[list[str]]) -> Array:
+def _numbers(path: Path, names: list[str], rows: list[list[str]]) -> Array:
     try:
         return np.array(rows, dtype="float64")
     except ValueError:
         for i, row in enumerate(rows):
-            for cell in row:
+            for name, cell in zip(names, row, strict=True):
                 try:
                     float(cell)
                 except ValueError:
-                    fail(path, f"{cell!r} in sample {i} is not a number")
+                    fail(
+                        path,
+                        f"{cell!r} in sample {i} is not a number (column `{name}`; "
+                        "labels belong in a column `label`)",
+                    )
         raise
 
 
