@@ -124,7 +124,7 @@ def class_coverage(
             label=f"1 − α ({canvas.percent(1 - alpha)})",
         )
     # As many names as there is room for.
-    step = -(-len(x) // 20)
+    step = -(-len(x) // 12)
     ax.set_xticks(x[::step], [str(name) for name in classes[::step]])
     ax.set_ylim(top=1.02)
     canvas.finish(ax, "class, sorted by coverage", "coverage", loc="lower right")
