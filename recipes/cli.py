@@ -1,33 +1,30 @@
-"""The command line of `python -m recipes`: its commands and their options."""
+"""The command line of `python -m recipes`, made of the functions in `commands`.
+
+A function is a command. Its positional-only parameters are arguments, the others are
+options; annotations give their types, and the docstring gives their help. A parameter
+whose type is a dataclass has its fields as options.
+"""
 
 import argparse
+import dataclasses
+import inspect
 import os
+import re
 import sys
-from collections.abc import Sequence
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from recipes import commands
-from recipes.options import (
-    REPRODUCE,
-    SEARCH,
-    TRAIN,
-    add_devices,
-    add_engine,
-    add_fit_on,
-    add_task,
-    count,
-    positive,
-)
 from recipes.runs import RunError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    options = _parser().parse_args(arguments)
-    options.arguments = arguments
+    given = parse(arguments)
     try:
-        options.command(options)
+        run_command(given)
     except KeyboardInterrupt:
         print("\ninterrupted: the same command continues.", file=sys.stderr)
         return 130
@@ -42,291 +39,125 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    found = argparse.ArgumentParser(
         prog="python -m recipes",
         description="Train the paper's models with the paper's losses, and evaluate "
         "them.",
         epilog="KERAS_BACKEND chooses the backend: jax, tensorflow or torch.",
     )
-    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-
-    def add(name: str, command: Any, text: str, **options: Any) -> Any:
+    subparsers = found.add_subparsers(metavar="COMMAND", required=True)
+    for command in commands.COMMANDS:
+        text, _ = _documented(command)
         added = subparsers.add_parser(
-            name,
-            help=text[0].lower() + text[1:].rstrip("."),
+            command.__name__.removesuffix("_"),
+            help=text.split("\n")[0].rstrip("."),
             description=text,
             formatter_class=argparse.RawDescriptionHelpFormatter,
-            **options,
         )
         added.set_defaults(command=command)
-        return added
+        for source, parameter, kind in _parameters(command):
+            _add(added, source, parameter, kind)
+    return found
 
-    train = add(
-        "train", commands.train, "Train a model and save its logits.", epilog=TRAIN
-    )
-    add_task(train)
-    train.add_argument(
-        "--seed",
-        type=count,
-        default=0,
-        help="seed of weights, order, augmentation and dropout (default: 0)",
-    )
-    train.add_argument(
-        "--out",
-        metavar="FOLDER",
-        help="folder of the run (default: in runs/, named after the task)",
-    )
-    add_devices(train)
 
-    search = add(
-        "search",
-        commands.search,
-        "Train every setting of a grid and choose by the validation set.",
-        epilog=SEARCH,
-    )
-    add_task(search)
-    search.add_argument(
-        "--grid",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUES",
-        help="search these values, such as smoothing=0.02,0.1, and only the fields "
-        "that are named; may be repeated",
-    )
-    search.add_argument(
-        "--seeds", type=positive, default=1, help="runs of each setting (default: 1)"
-    )
-    search.add_argument(
-        "--by",
-        choices=("nll", "loss", "ece", "accuracy"),
-        default="nll",
-        help="criterion on the validation set (default: nll)",
-    )
-    add_engine(search)
-    search.add_argument(
-        "--gpus-per-run",
-        type=float,
-        default=0.0,
-        metavar="SHARE",
-        help="GPUs of each run with --engine ray (default: 0)",
-    )
-    search.add_argument(
-        "--out",
-        metavar="FOLDER",
-        help="folder for runs, map and choice (default: in runs/)",
-    )
+def parse(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Returns the values of all options, and the function that is the command."""
+    return {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in vars(_parser().parse_args(arguments)).items()
+    }
 
-    evaluate = add(
-        "evaluate",
-        commands.evaluate,
-        "Compute all metrics from the logits of runs and print a table.",
-        epilog="Runs that differ only in the seed are averaged.",
-    )
-    evaluate.add_argument("run", nargs="+", help="folder of a run, or a folder of runs")
-    evaluate.add_argument(
-        "--split",
-        choices=("test", "val", "train"),
-        default="test",
-        help="(default: test)",
-    )
-    evaluate.add_argument(
-        "--markdown", metavar="FILE", help="write the table to this file, too"
-    )
 
-    report = add(
-        "report",
-        commands.report,
-        "Write an HTML report on the logits of runs.",
-        epilog="The other runs are compared with the first one.",
-    )
-    report.add_argument("run", nargs="+", help="folder of a run, or a folder of runs")
-    report.add_argument(
-        "-o", "--output", default="report.html", help="(default: report.html)"
-    )
-    report.add_argument(
-        "--split", choices=("test", "val"), default="test", help="(default: test)"
-    )
-    report.add_argument("--title", help="title of the page")
-    report.add_argument(
-        "--data-dir", help="path of the data set, to show mistakes as images"
-    )
+def run_command(given: Mapping[str, Any]) -> None:
+    """Calls the command with its options."""
+    command = given["command"]
+    hints = typing.get_type_hints(command, include_extras=True)
+    positional, options = [], {}
+    for name, parameter in inspect.signature(command).parameters.items():
+        value = given.get(name)
+        if dataclasses.is_dataclass(hints[name]):
+            value = made(hints[name], given)
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            positional.append(value)
+        else:
+            options[name] = value
+    command(*positional, **options)
 
-    tables = add(
-        "tables",
-        commands.tables,
-        "Write the paper's tables, with runs beside the published figures.",
-        epilog="Runs that differ only in the seed are averaged. Writes tables.md, "
-        "tables.csv and tables.tex.",
-    )
-    tables.add_argument(
-        "run", nargs="*", help="folder of a run, or a folder of runs (default: runs)"
-    )
-    tables.add_argument(
-        "-o", "--output", default="tables", metavar="FOLDER", help="(default: tables)"
-    )
-    add_fit_on(tables)
 
-    figures = add(
-        "figures",
-        commands.figures,
-        "Draw the paper's figures, and the same figures of runs.",
-        epilog="Writes a PNG for each figure, and figures.md, which shows them all.",
-    )
-    figures.add_argument(
-        "run", nargs="*", help="folder of a run, or a folder of runs (default: runs)"
-    )
-    figures.add_argument(
-        "-o", "--output", default="figures", metavar="FOLDER", help="(default: figures)"
-    )
-    figures.add_argument(
-        "--search",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a search.csv that `search` has written; may be repeated",
-    )
-    figures.add_argument(
-        "--format",
-        action="append",
-        default=[],
-        choices=("pdf", "svg"),
-        help="format in addition to PNG; may be repeated",
-    )
-    figures.add_argument(
-        "--epochs",
-        type=positive,
-        help="epochs of the small training that two figures show (default: the "
-        "quickstart's)",
-    )
+def made(kind: Any, given: Mapping[str, Any]) -> Any:
+    """Returns an object of a dataclass whose fields are options."""
+    names = [field.name for field in dataclasses.fields(kind)]
+    return kind(**{name: given[name] for name in names if name in given})
 
-    reproduce = add(
-        "reproduce",
-        commands.reproduce,
-        "Train every cell of the paper's tables, and write them beside the paper's.",
-        epilog=REPRODUCE,
-    )
-    reproduce.add_argument(
-        "--table", choices=("1", "2", "A"), help="table to write (default: all)"
-    )
-    for name, text in (
-        ("--dataset", "data sets, separated by commas (default: the paper's)"),
-        ("--model", "models, separated by commas (default: the paper's)"),
-        ("--losses", "losses, separated by commas; `released` for those of the public "
-         "code (default: all, the paper's seven)"),
-    ):  # fmt: skip
-        reproduce.add_argument(name, metavar="NAMES", help=text)
-    reproduce.add_argument(
-        "--seeds", type=positive, default=3, help="runs of each cell (default: 3)"
-    )
-    reproduce.add_argument(
-        "--scale",
-        type=float,
-        default=1.0,
-        metavar="SHARE",
-        help="share of the training images and of the epochs (default: 1)",
-    )
-    reproduce.add_argument("--data-dir", help="folder that holds the data sets")
-    reproduce.add_argument(
-        "--pretrained",
-        action="append",
-        default=[],
-        metavar="MODEL=FILE",
-        help="weights of vit_small or swin_tiny; may be repeated",
-    )
-    reproduce.add_argument(
-        "--from-scratch",
-        action="store_true",
-        help="start transformers without weights from random ones",
-    )
-    reproduce.add_argument(
-        "--estimate", action="store_true", help="print the estimate of the hours only"
-    )
-    reproduce.add_argument(
-        "--out",
-        metavar="FOLDER",
-        help="folder for runs and tables (default: runs/reproduce)",
-    )
-    add_fit_on(reproduce)
-    add_engine(reproduce)
 
-    claims = add(
-        "claims",
-        commands.claims,
-        "Check the paper's claims, as in recipes/CLAIMS.md.",
-    )
-    claims.add_argument("name", nargs="*", help="name of a claim (default: all)")
-    claims.add_argument(
-        "--run",
-        action="append",
-        default=[],
-        metavar="FOLDER",
-        help="a run on which the claims on networks are checked, too",
-    )
-    claims.add_argument("--page", action="store_true", help="update recipes/CLAIMS.md")
-    claims.add_argument(
-        "--out",
-        default="runs/claims",
-        metavar="FOLDER",
-        help="folder for pictures and a network (default: runs/claims)",
-    )
+def _parameters(source: Any) -> Iterator[tuple[Any, inspect.Parameter, Any]]:
+    """Yields the parameters of a function, and its types; dataclasses give theirs."""
+    hints = typing.get_type_hints(source, include_extras=True)
+    for parameter in inspect.signature(source).parameters.values():
+        kind = hints[parameter.name]
+        if not dataclasses.is_dataclass(kind):
+            yield source, parameter, kind
+            continue
+        for one in _parameters(kind):
+            # A search has seeds of its own.
+            if one[1].name != "seed" or "seeds" not in hints:
+                yield one
 
-    add(
-        "list",
-        commands.list_names,
-        "Show data sets, models, losses and the paper's settings.",
-    )
 
-    show = add(
-        "show", commands.show, "Show the configuration and the progress of a run."
-    )
-    show.add_argument("run", help="folder of a run")
+def _documented(source: Any) -> tuple[str, dict[str, str]]:
+    """Returns the text of a docstring, and what it says of each argument."""
+    text, _, arguments = inspect.cleandoc(source.__doc__).partition("\nArgs:\n")
+    parts = re.split(r"^    (\w+): ", arguments.partition("\n\n")[0], flags=re.M)[1:]
+    words = (" ".join(part.split()).rstrip(".") for part in parts[1::2])
+    return text.strip(), dict(zip(parts[::2], words, strict=True))
 
-    study = add(
-        "study",
-        commands.study,
-        "Train the missing runs of the study in recipes/STUDY.md.",
-        epilog="Results are appended to recipes/study.csv: a study that was stopped "
-        "continues by the same command. Beds whose data is not given are left out.",
-    )
-    for name, text in (
-        ("--data-dir", "folder with text/ and labels/, the published files of texts "
-         "and of people's labels"),
-        ("--cifar10", "path of CIFAR-10, a folder or a file"),
-        ("--adult", "folder with adult.data and adult.test"),
-    ):  # fmt: skip
-        study.add_argument(name, metavar="PATH", help=text)
-    for name in ("bed", "protocol", "losses"):
-        text = "names, separated by commas (default: all)"
-        study.add_argument(f"--{name}", metavar="NAMES", help=text)
-    study.add_argument(
-        "--seeds", type=positive, default=5, help="runs of each loss (default: 5)"
-    )
-    study.add_argument(
-        "--out",
-        default="runs/study",
-        metavar="FOLDER",
-        help="folder for the embeddings of texts (default: runs/study)",
-    )
-    study.add_argument(
-        "--page",
-        action="store_true",
-        help="train nothing; write the tables of recipes/STUDY.md from study.csv",
-    )
 
-    quickstart = add(
-        "quickstart",
-        commands.quickstart,
-        "Train on noisy digits with every loss, calibrate, abstain and report.",
-    )
-    quickstart.add_argument(
-        "--out",
-        default="runs/quickstart",
-        metavar="FOLDER",
-        help="folder for runs, table, pictures and report (default: runs/quickstart)",
-    )
-    quickstart.add_argument(
-        "--seeds", type=positive, default=3, help="runs of each loss (default: 3)"
-    )
-    quickstart.add_argument("--epochs", type=positive, help="(default: 60)")
-    add_devices(quickstart)
-    return parser
+def _add(
+    target: argparse.ArgumentParser,
+    source: Any,
+    parameter: inspect.Parameter,
+    kind: Any,
+) -> None:
+    """Adds an argument or an option."""
+    name, default = parameter.name, parameter.default
+    kinds = [one for one in typing.get_args(kind) if one is not types.NoneType]
+    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
+        kind = kinds[0]
+    options: dict[str, Any] = {"help": _documented(source)[1][name].replace("%", "%%")}
+    several = typing.get_origin(kind) is tuple
+    if parameter.kind is parameter.POSITIONAL_ONLY:
+        if several:
+            options["nargs"] = "+" if default is parameter.empty else "*"
+        target.add_argument(name, **options)
+        return
+    if kind is bool:
+        options["action"] = "store_true"
+    elif several:
+        options |= {"action": "append", "default": []}
+        if typing.get_origin(kinds[0]) is typing.Literal:
+            options["choices"] = typing.get_args(kinds[0])
+    else:
+        if typing.get_origin(kind) is typing.Literal:
+            options["choices"] = typing.get_args(kind)
+        elif kind is not str:
+            options |= {"type": _integer(kind) if kind is not float else float}
+            options["metavar"] = "N"
+        options |= (
+            {"required": True} if default is parameter.empty else {"default": default}
+        )
+        if default not in (None, parameter.empty):
+            options["help"] += f" (default: {default})"
+    flags = ["-o"] if name == "output" else []
+    target.add_argument(*flags, f"--{name.replace('_', '-')}", **options)
+
+
+def _integer(kind: Any) -> Callable[[str], int]:
+    """Returns the reader of an integer with a least value, `Annotated[int, least]`."""
+    (least,) = kind.__metadata__
+
+    def read(text: str) -> int:
+        if (value := int(text)) < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}")
+        return value
+
+    return read

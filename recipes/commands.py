@@ -1,296 +1,407 @@
-"""What the commands of `python -m recipes` do with their options.
+"""The commands of `python -m recipes`: `cli` makes options of their parameters.
 
 Keras takes seconds to import: only the commands that need it import it.
 """
 
-import dataclasses
-import json
 import os
-from argparse import Namespace
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 from recipes.devices import prepare, start
-from recipes.runs import CONFIG, Run, RunError, flat, runs_in
+from recipes.launch import Pool
+from recipes.request import Positive, Request
+from recipes.runs import Run, RunError, runs_in
+
+FitOn = Literal["val", "train"]
 
 
-def request_of(options: Namespace) -> Any:
-    """Returns the `recipes.tasks.Request` of the command line."""
-    from recipes.tasks import Request
+def train(
+    request: Request, *, out: str | None = None, devices: Positive | None = None
+) -> None:
+    """Train a model and save its logits.
 
-    names = [field.name for field in dataclasses.fields(Request)]
-    asked = {name: getattr(options, name) for name in names if name in options}
-    return Request(**{**asked, "set": tuple(options.set)})
+    Example:
+      python -m recipes train --dataset cifar10 --model resnet50 --loss au --csf msp
 
+    The settings are the paper's (`list` shows them). If --epochs changes the length of
+    the training, the milestones of the learning rate and the warm-up before the choice
+    of the checkpoint move in proportion. --set changes any setting: --set
+    loss.smoothing=0.3, --set learning_rate=0.05, --set warmup_epochs=0.
 
-def train(options: Namespace) -> None:
-    """Trains a run and prints its metrics."""
-    prepare(options.devices)
+    A run that was stopped or killed continues by the same command.
+
+    Args:
+        request: what to train.
+        out: folder of the run (default: in runs/, named after the task).
+        devices: devices that share each batch (default: 1, or those of all processes
+            that were started together).
+    """
+    prepare(devices)
     from recipes import training
+    from recipes.overview import print_tables
     from recipes.progress import Progress, console
     from recipes.tasks import run_name, task_of
 
-    task = task_of(request_of(options))
-    devices = start(options.devices, task.settings.batch_size, options.arguments)
-    output = console(quiet=devices.rank > 0)
-    run = Run(options.out or os.path.join("runs", run_name(task)))
+    task = task_of(request)
+    again = ["train", *request.arguments()]
+    again += [] if out is None else ["--out", out]
+    joined = start(devices, task.settings.batch_size, again)
+    output = console(quiet=joined.rank > 0)
+    run = Run(out or os.path.join("runs", run_name(task)))
+    epochs = [int(epoch) for epoch in (request.snapshots or "").split(",") if epoch]
     with Progress(output) as progress:
-        training.train(
-            run,
-            task,
-            progress,
-            options.checkpoint_every,
-            devices,
-            [int(epoch) for epoch in (options.snapshots or "").split(",") if epoch],
-        )
-    if devices.rank == 0:
-        _print_tables([run], output)
+        training.train(run, task, progress, request.checkpoint_every, joined, epochs)
+    if joined.rank == 0:
+        print_tables([run], output)
 
 
-def evaluate(options: Namespace) -> None:
-    """Prints the metrics of runs."""
-    from recipes.progress import console
-
-    runs, notes = _usable(runs_in(options.run))
-    if not runs:
-        raise RunError("; ".join(notes))
-    output = console()
-    _print_tables(runs, output, options.split, options.markdown)
-    for note in notes:
-        output.print(f"left out: {note}", soft_wrap=True)
-
-
-def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
-    """Returns finished runs, one for each seed of a setting, and why others are not.
-
-    A second run of a seed says nothing about the deviation between seeds.
-    """
-    from recipes.tables import setting_of
-
-    usable: dict[str, Run] = {}
-    notes = []
-    for run in runs:
-        if (problem := run.problem()) is not None:
-            notes.append(problem)
-            continue
-        config = run.config()
-        same = usable.setdefault(repr((setting_of(config), config["seed"])), run)
-        if same is not run:
-            notes.append(f"{run.folder} has the settings and the seed of {same.folder}")
-    return [*usable.values()], notes
-
-
-def _print_tables(
-    runs: Sequence[Run], output: Any, split: str = "test", file: str | None = None
+def search(
+    request: Request,
+    *,
+    grid: tuple[str, ...] = (),
+    seeds: Positive = 1,
+    by: Literal["nll", "loss", "ece", "accuracy"] = "nll",
+    pool: Pool,
+    gpus_per_run: float = 0.0,
+    out: str | None = None,
 ) -> None:
-    from recipes.tables import comparisons
+    r"""Train every setting of a grid and choose by the validation set.
 
-    made = [found.table() for found in comparisons(runs, split=split)]
-    for table in made:
-        output.print(table.rich(bold=output.is_terminal))
-    if file is not None:
-        with open(file, "w", encoding="utf-8") as target:
-            target.write("\n".join(f"{table.markdown()}\n" for table in made))
+    Examples:
+      python -m recipes search --dataset cifar10 --model resnet50 --loss dual_focal
+      python -m recipes search --dataset cifar10 --model resnet50 --loss au --jobs 2 \
+          --grid smoothing=0.02,0.1 --grid coverage=0.5,0.75
 
+    Without --grid, the search covers all values that the paper chose for any model: γ
+    of inv_focal and dual_focal, ν × κ × CSF of au, CSF of aurc, λ of kde_xe. What --set
+    or --csf fixes is not searched.
 
-def report(options: Namespace) -> None:
-    """Writes a report page."""
-    from recipes.report import write_report
+    The values of losses with different γ, ν, κ or λ cannot be compared, so settings are
+    compared by the cross-entropy on the validation set. --by loss uses the value of
+    each run's own loss instead.
 
-    path = write_report(
-        options.run,
-        options.output,
-        split=options.split,
-        title=options.title,
-        data_dir=options.data_dir,
-    )
-    print(f"{path}: open it in a browser")
+    The runs are ordinary ones, with their output in train.log. A search that was
+    stopped continues by the same command and does not repeat finished runs.
 
+    --engine ray uses the Ray cluster at RAY_ADDRESS, by default the one that
+    `ray start --head` has started on this machine. Each run uses one CPU. The nodes
+    must share the file system: this folder, the data and the Python environment.
 
-def tables(options: Namespace) -> None:
-    """Writes the paper's tables."""
-    from recipes.paper.table_files import write_tables
-
-    runs = _finished(options)
-    files, notes = write_tables(runs, options.output, options.fit_on)
-    for note in notes:
-        print(note)
-    count = len(runs)
-    print(f"{', '.join(map(str, files))}: {count} run{'s' * (count != 1)}")
-
-
-def figures(options: Namespace) -> None:
-    """Draws the paper's figures."""
-    from recipes.paper.figures import write_figures
-
-    files, notes = write_figures(
-        _finished(options),
-        options.output,
-        searches=options.search,
-        formats=options.format,
-        epochs=options.epochs,
-    )
-    for note in notes:
-        print(note)
-    count = sum(path.suffix == ".png" for path in files)
-    print(f"{files[-1]}: shows {count} picture{'s' * (count != 1)}")
-
-
-def _finished(options: Namespace) -> list[Run]:
-    """Returns the finished runs; there may be none unless the user names some."""
-    runs = runs_in(options.run or ["runs"])
-    if not options.run:
-        runs = [run for run in runs if (run.folder / CONFIG).exists()]
-    usable, notes = _usable(runs)
-    if options.run and not usable:
-        raise RunError("; ".join(notes))
-    for note in notes:
-        print(f"left out: {note}")
-    return usable
-
-
-def list_names(options: Namespace) -> None:
-    """Prints names and the paper's settings."""
-    from recipes import data, losses, settings
-    from recipes.progress import console
-    from recipes.tables import Table
-
-    # A file gets the whole table, whatever the width of the terminal.
-    output = console()
-    if not output.is_terminal:
-        output.width = 160
-    output.print(f"data sets  {', '.join(data.NAMES)}, folder:PATH", soft_wrap=True)
-    kinds = {"models   ": "", "KerasCV  ": "keras_cv_", "KerasHub ": "keras_hub_"}
-    for title, prefix in kinds.items():
-        shown = [
-            name
-            for name in settings.MODELS
-            if name.startswith(prefix or "keras_") == bool(prefix)
-        ]
-        output.print(f"{title}  {', '.join(shown)}", soft_wrap=True)
-    named = (f"{name} ({title})" for name, title in losses.ALL_TITLES.items())
-    output.print(f"losses     {', '.join(named)}", soft_wrap=True)
-    rows = settings.rows()
-    output.print(Table(list(rows[0]), [list(row.values()) for row in rows]).rich())
-
-
-def show(options: Namespace) -> None:
-    """Prints the configuration and the progress of a run."""
-    from recipes.progress import console
-
-    output = console(soft_wrap=True)
-    run = Run(options.run)
-    config, history = run.config(), run.history()
-    for key, value in flat(config).items():
-        output.print(f"{key:28} {json.dumps(value, ensure_ascii=False)}")
-    if run.finished:
-        for key, value in flat(run.environment()).items():
-            output.print(f"{key:28} {json.dumps(value, ensure_ascii=False)}")
-    epochs, warmup = (
-        config["settings"].get(name, 0) for name in ("epochs", "warmup_epochs")
-    )
-    state = "finished" if run.finished else "not finished: the same command continues"
-    output.print(f"\n{len(history)} of {epochs} epochs done, {state}")
-    if history:
-        warm = [row for row in history if row["epoch"] > warmup] or history
-        # Epochs without a validation have NaN.
-        validated = [row for row in warm if row["val_loss"] == row["val_loss"]]
-        best = min(validated or warm, key=lambda row: row["val_loss"])
-        for title, row in (("best", best), ("last", history[-1])):
-            values = ", ".join(
-                f"{name} {row[name]:.4f}"
-                for name in ("loss", "accuracy", "val_loss", "val_accuracy")
-            )
-            output.print(f"{title} epoch {int(row['epoch'])}: {values}")
-
-
-def search(options: Namespace) -> None:
-    """Searches a grid of settings."""
+    Args:
+        request: what to train.
+        grid: search these values, such as smoothing=0.02,0.1, and only the fields that
+            are named; may be repeated.
+        seeds: runs of each setting.
+        by: criterion on the validation set.
+        pool: where the runs are trained.
+        gpus_per_run: GPUs of each run with --engine ray.
+        out: folder for runs, map and choice (default: in runs/).
+    """
     # Runs may share a GPU with each other and with this process.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     from recipes.search import run_search
 
+    options: Any = {"seeds": seeds, "by": by, "gpus": gpus_per_run}
     run_search(
-        request_of(options),
-        grid=options.grid,
-        seeds=options.seeds,
-        by=options.by,
-        out=options.out,
-        engine=options.engine,
-        jobs=options.jobs,
-        gpus=options.gpus_per_run,
+        request, grid=grid, out=out, jobs=pool.jobs, engine=pool.engine, **options
     )
 
 
-def reproduce(options: Namespace) -> None:
-    """Trains the paper's matrix and writes its tables."""
+def evaluate(
+    run: tuple[str, ...],
+    /,
+    *,
+    split: Literal["test", "val", "train"] = "test",
+    markdown: str | None = None,
+) -> None:
+    """Compute all metrics from the logits of runs and print a table.
+
+    Runs that differ only in the seed are averaged.
+
+    Args:
+        run: folder of a run, or a folder of runs.
+        split: images on which the runs are evaluated.
+        markdown: write the table to this file, too.
+    """
+    from recipes.overview import print_tables, usable
+    from recipes.progress import console
+
+    runs, notes = usable(runs_in(run))
+    if not runs:
+        raise RunError("; ".join(notes))
+    output = console()
+    print_tables(runs, output, split, markdown)
+    for note in notes:
+        output.print(f"left out: {note}", soft_wrap=True)
+
+
+def report(
+    run: tuple[str, ...],
+    /,
+    *,
+    output: str = "report.html",
+    split: Literal["test", "val"] = "test",
+    title: str | None = None,
+    data_dir: str | None = None,
+) -> None:
+    """Write an HTML report on the logits of runs.
+
+    The other runs are compared with the first one.
+
+    Args:
+        run: folder of a run, or a folder of runs.
+        output: file of the page.
+        split: images on which the runs are evaluated.
+        title: title of the page.
+        data_dir: path of the data set, to show mistakes as images.
+    """
+    from recipes.report import write_report
+
+    path = write_report(run, output, split=split, title=title, data_dir=data_dir)
+    print(f"{path}: open it in a browser")
+
+
+def tables(
+    run: tuple[str, ...] = (), /, *, output: str = "tables", fit_on: FitOn = "val"
+) -> None:
+    """Write the paper's tables, with runs beside the published figures.
+
+    Runs that differ only in the seed are averaged. Writes tables.md, tables.csv and
+    tables.tex.
+
+    Args:
+        run: folder of a run, or a folder of runs (default: runs).
+        output: folder of the tables.
+        fit_on: split on which temperatures and Meta-Cal are fitted; the released code
+            has train.
+    """
+    from recipes.overview import finished
+    from recipes.paper.tables import write_tables
+
+    runs = finished(run)
+    files, notes = write_tables(runs, output, fit_on)
+    shown = f"{', '.join(map(str, files))}: {len(runs)} run{'s' * (len(runs) != 1)}"
+    print("\n".join([*notes, shown]))
+
+
+def figures(
+    run: tuple[str, ...] = (),
+    /,
+    *,
+    output: str = "figures",
+    search: tuple[str, ...] = (),
+    format: tuple[Literal["pdf", "svg"], ...] = (),
+    epochs: Positive | None = None,
+) -> None:
+    """Draw the paper's figures, and the same figures of runs.
+
+    Writes a PNG for each figure, and figures.md, which shows them all.
+
+    Args:
+        run: folder of a run, or a folder of runs (default: runs).
+        output: folder of the figures.
+        search: a search.csv that `search` has written; may be repeated.
+        format: format in addition to PNG; may be repeated.
+        epochs: epochs of the small training that two figures show (default: the
+            quickstart's).
+    """
+    from recipes.overview import finished
+    from recipes.paper.figures import write_figures
+
+    options: Any = {"searches": search, "formats": format, "epochs": epochs}
+    files, notes = write_figures(finished(run), output, **options)
+    count = sum(path.suffix == ".png" for path in files)
+    shown = f"{files[-1]}: shows {count} picture{'s' * (count != 1)}"
+    print("\n".join([*notes, shown]))
+
+
+def reproduce(
+    *,
+    table: Literal["1", "2", "A"] | None = None,
+    dataset: str | None = None,
+    model: str | None = None,
+    losses: str | None = None,
+    seeds: Positive = 3,
+    scale: float = 1.0,
+    data_dir: str | None = None,
+    pretrained: tuple[str, ...] = (),
+    from_scratch: bool = False,
+    estimate: bool = False,
+    out: str | None = None,
+    fit_on: FitOn = "val",
+    pool: Pool,
+) -> None:
+    """Train every cell of the paper's tables, and write them beside the paper's.
+
+    Examples:
+      python -m recipes reproduce --dataset cifar10,cifar100 --data-dir DATA --estimate
+      python -m recipes reproduce --table 2 --dataset cifar10 --data-dir DATA --jobs 2
+      python -m recipes reproduce --scale 0.01 --dataset cifar10 --model preresnet56
+
+    The tables share their runs: --table selects what is written. Before training, a
+    step of each model is timed, and the hours are printed. A matrix that was stopped
+    continues by the same command.
+
+    Args:
+        table: table to write (default: all).
+        dataset: data sets, separated by commas (default: the paper's).
+        model: models, separated by commas (default: the paper's).
+        losses: losses, separated by commas; `released` for those of the public code
+            (default: all, the paper's seven).
+        seeds: runs of each cell.
+        scale: share of the training images and of the epochs; below 1, small networks
+            stand in for the paper's.
+        data_dir: folder that holds the data sets.
+        pretrained: weights of vit_small or swin_tiny, MODEL=FILE; may be repeated.
+        from_scratch: start transformers without weights from random ones.
+        estimate: print the estimate of the hours only.
+        out: folder for runs and tables (default: runs/reproduce).
+        fit_on: split on which temperatures and Meta-Cal are fitted; the released code
+            has train.
+        pool: where the runs are trained.
+    """
     from recipes import reproduce as matrix
 
-    weights = dict(one.partition("=")[::2] for one in options.pretrained)
+    weights = dict(one.partition("=")[::2] for one in pretrained)
     if unnamed := [name for name, file in weights.items() if not file]:
         raise RunError(f"`pretrained` must be MODEL=FILE. Received: {unnamed[0]!r}")
+
     wanted = matrix.Matrix(
-        datasets=_split(options.dataset),
-        models=_split(options.model),
-        losses=_split(options.losses),
-        seeds=options.seeds,
-        scale=options.scale,
-        data_dir=options.data_dir,
+        datasets=_names(dataset),
+        models=_names(model),
+        losses=_names(losses),
+        seeds=seeds,
+        scale=scale,
+        data_dir=data_dir,
         pretrained=weights,
-        from_scratch=options.from_scratch,
+        from_scratch=from_scratch,
     )
-    scale = "" if options.scale == 1 else f"-scale{options.scale:g}"
+    suffix = "" if scale == 1 else f"-scale{scale:g}"
     matrix.reproduce(
         wanted,
-        options.out or os.path.join("runs", f"reproduce{scale}"),
-        table=options.table,
-        fit_on=options.fit_on,
-        jobs=options.jobs,
-        engine=options.engine,
-        estimate_only=options.estimate,
+        out or os.path.join("runs", f"reproduce{suffix}"),
+        table=table,
+        fit_on=fit_on,
+        jobs=pool.jobs,
+        engine=pool.engine,
+        estimate_only=estimate,
     )
 
 
-def _split(text: str | None) -> tuple[str, ...]:
+def _names(text: str | None) -> tuple[str, ...]:
     return tuple(part for part in (text or "").split(",") if part)
 
 
-def claims(options: Namespace) -> None:
-    """Checks the paper's claims."""
+def claims(
+    name: tuple[str, ...] = (),
+    /,
+    *,
+    run: tuple[str, ...] = (),
+    page: bool = False,
+    out: str = "runs/claims",
+) -> None:
+    """Check the paper's claims, as in recipes/CLAIMS.md.
+
+    Args:
+        name: name of a claim (default: all).
+        run: a run on which the claims on networks are checked, too; may be repeated.
+        page: update recipes/CLAIMS.md.
+        out: folder for pictures and a network.
+    """
     from recipes.claims import check_claims
 
-    runs = runs_in(options.run)
-    check_claims(options.name, options.out, runs=runs, page=options.page)
+    check_claims(name, out, runs=runs_in(run), page=page)
 
 
-def study(options: Namespace) -> None:
-    """Trains what the study lacks, or writes its page."""
+def list_() -> None:
+    """Show data sets, models, losses and the paper's settings."""
+    from recipes.overview import print_names
+
+    print_names()
+
+
+def show(run: str, /) -> None:
+    """Show the configuration and the progress of a run.
+
+    Args:
+        run: folder of a run.
+    """
+    from recipes.overview import print_run
+
+    print_run(Run(run))
+
+
+def study(
+    *,
+    data_dir: str | None = None,
+    cifar10: str | None = None,
+    adult: str | None = None,
+    bed: str | None = None,
+    protocol: str | None = None,
+    losses: str | None = None,
+    seeds: Positive = 5,
+    out: str = "runs/study",
+    page: bool = False,
+) -> None:
+    """Train the missing runs of the study in recipes/STUDY.md.
+
+    Results are appended to recipes/study.csv: a study that was stopped continues by the
+    same command. Beds whose data is not given are left out.
+
+    Args:
+        data_dir: folder with text/ and labels/, the published files of texts and of
+            people's labels.
+        cifar10: path of CIFAR-10, a folder or a file.
+        adult: folder with adult.data and adult.test.
+        bed: names, separated by commas (default: all).
+        protocol: names, separated by commas (default: all).
+        losses: names, separated by commas (default: all).
+        seeds: runs of each loss.
+        out: folder for the embeddings of texts.
+        page: train nothing; write the tables of recipes/STUDY.md from study.csv.
+    """
     from recipes import study as runs
     from recipes import study_page
 
-    if options.page:
+    if page:
         study_page.update(runs.PAGE, runs.read_results())
         return
-    folders = runs.Folders(
-        options.data_dir, options.cifar10, options.adult, options.out
-    )
-    plan = runs.Study(folders)
-    for row in plan.run(
-        seeds=options.seeds,
-        beds=_split(options.bed),
-        protocols=_split(options.protocol),
-        losses=_split(options.losses),
-    ):
+    plan = runs.Study(runs.Folders(data_dir, cifar10, adult, out))
+    names: Any = {"beds": bed, "protocols": protocol, "losses": losses}
+    names = {name: _names(text) for name, text in names.items()}
+    for row in plan.run(seeds=seeds, **names):
         print(*(row[name] for name in ("bed", "loss", "trial", "seed")), flush=True)
-    for bed, reason in plan.missing.items():
-        print(f"left out: {bed}: {reason}")
+    for missing, reason in plan.missing.items():
+        print(f"left out: {missing}: {reason}")
 
 
-def quickstart(options: Namespace) -> None:
-    """Trains a small network with every loss."""
-    prepare(options.devices)
+def quickstart(
+    *,
+    out: str = "runs/quickstart",
+    seeds: Positive = 3,
+    epochs: Positive | None = None,
+    devices: Positive | None = None,
+) -> None:
+    """Train on noisy digits with every loss, calibrate, abstain and report.
+
+    Args:
+        out: folder for runs, table, pictures and report.
+        seeds: runs of each loss.
+        epochs: length of the training (default: 60).
+        devices: devices that share each batch (default: 1, or those of all processes
+            that were started together).
+    """
+    prepare(devices)
     from recipes import quickstart as example
 
-    devices = start(options.devices, example.BATCH_SIZE, options.arguments)
-    example.quickstart(options.out, options.seeds, devices, options.epochs)
+    again = ["quickstart", "--out", out, "--seeds", str(seeds)]
+    again += [] if epochs is None else ["--epochs", str(epochs)]
+    joined = start(devices, example.BATCH_SIZE, again)
+    example.quickstart(out, seeds, joined, epochs)
+
+
+COMMANDS: tuple[Callable[..., None], ...] = (
+    *(train, search, evaluate, report, tables, figures, reproduce, claims, list_),
+    *(show, study, quickstart),
+)

@@ -238,7 +238,7 @@ def _launch(devices: int, arguments: Sequence[str]) -> None:
 
 
 class Processes(Devices):
-    """The processes of `torch.distributed`; `DistributedL2SGD` averages gradients."""
+    """The processes of `torch.distributed`; `DistributedSGD` averages gradients."""
 
     def __init__(self, count: int) -> None:
         import torch.distributed

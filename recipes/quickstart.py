@@ -14,10 +14,11 @@ from recipes.data.digits import LABEL_NOISE
 from recipes.devices import ONE, Devices
 from recipes.progress import Progress, console
 from recipes.report import run_images
+from recipes.request import Request
 from recipes.runs import Run
 from recipes.settings import settings
 from recipes.tables import RunComparison, comparisons
-from recipes.tasks import Request, run_name, task_of
+from recipes.tasks import run_name, task_of
 from recipes.training import train
 
 DATASET, MODEL = "digits", "cnn"

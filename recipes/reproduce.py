@@ -16,14 +16,15 @@ import numpy as np
 
 from recipes import losses, models, settings
 from recipes.launch import Ended, Job, run_all, training_job
-from recipes.optimizers import L2SGD
+from recipes.optimizers import TorchSGD
 from recipes.paper import published
-from recipes.paper.table_files import write_tables
-from recipes.paper.tables import TABLES
+from recipes.paper.tables import TABLES, write_tables
 from recipes.progress import Progress, console
+from recipes.request import Request
 from recipes.runs import Run, RunError
 from recipes.tables import Table
-from recipes.tasks import Request, run_name, task_of
+from recipes.tasks import run_name, task_of
+from recipes.training import train
 
 # Training images without those held out, and the size of the images.
 _SIZES = {
@@ -45,7 +46,9 @@ class Matrix:
         losses: names of losses, `"all"` for the paper's seven, or `"released"` for
             those of its public code; empty for all seven.
         seeds: runs of each cell.
-        scale: share of the training images and of the epochs, in (0, 1].
+        scale: share of the training images and of the epochs, in (0, 1]. Below 1,
+            small networks stand in for the paper's, transformers start from random
+            weights, and the runs are trained in this process, if `jobs` is None.
         data_dir: folder of the data sets.
         pretrained: file of weights by model, for transformers.
         from_scratch: whether transformers may start from random weights.
@@ -106,6 +109,11 @@ class Matrix:
                 epochs = settings.settings(dataset, model, loss).epochs
             except ValueError as error:
                 raise RunError(str(error)) from error
+            if self.pretrained:
+                raise RunError("`scale` trains stand-ins, without `pretrained`.")
+            if model in models.STAND_INS:
+                small["stand_in"] = True
+                small["set"] = (f"image_size={28 if transformer else 16}",)
             images = round(self.scale * _SIZES[dataset][0])
             small["epochs"] = max(1, round(self.scale * epochs))
             small["subset"] = max(2 * settings.CLASSES[dataset], images)
@@ -116,7 +124,9 @@ class Matrix:
             seed=seed,
             data_dir=None if dataset == "digits" else self.data_dir,
             pretrained=weights if transformer else None,
-            from_scratch=self.from_scratch and transformer and weights is None,
+            from_scratch=transformer
+            and weights is None
+            and (self.from_scratch or self.scale < 1),
             **small,
         )
 
@@ -148,8 +158,9 @@ def reproduce(
     output.print(f"{len(runs)} runs, {len(runs) - len(missing)} finished already")
     if matrix.scale < 1:
         output.print(
-            f"Scale {matrix.scale:g}: a subset of the images and few epochs. These "
-            "numbers are no reproduction of the paper's.",
+            f"Scale {matrix.scale:g}: a subset of the images, few epochs and small "
+            "stand-ins for the networks. These numbers are no reproduction of the "
+            "paper's.",
             soft_wrap=True,
         )
     if missing:
@@ -157,12 +168,15 @@ def reproduce(
         output.print(text.rich(bold=output.is_terminal))
     if estimate_only:
         return
-    ended = _train(
-        [training_job(run, one.arguments()) for one, run in missing],
-        output,
-        engine,
-        jobs,
-    )
+    ended: list[Ended] = []
+    if matrix.scale < 1 and jobs is None and engine == "local":
+        # Starting a process would take longer than the training.
+        with Progress(output, len(missing)) as progress:
+            for one, run in missing:
+                train(run, task_of(one), progress)
+    else:
+        todo = [training_job(run, one.arguments()) for one, run in missing]
+        ended = _train(todo, output, engine, jobs)
     done = [run for _, run in runs if run.finished]
     if done:
         shown = [one for one in TABLES if table in (None, one.number)]
@@ -204,7 +218,8 @@ def estimate(requests: Sequence[Request], jobs: int) -> Table:
             continue
         if task.settings.image_size is not None:
             shape = (task.settings.image_size,) * 2 + (3,)
-        seconds = seconds_per_image(model, shape, task.settings.batch_size)
+        options = {"stand_in": True} if task.stand_in else {}
+        seconds = seconds_per_image(model, shape, task.settings.batch_size, **options)
         hours = len(members) * task.settings.epochs * images * seconds / 3600
         total += hours
         speed = f"{1 / seconds:.0f}"
@@ -219,11 +234,11 @@ def estimate(requests: Sequence[Request], jobs: int) -> Table:
     )
 
 
-def seconds_per_image(model: str, shape: Any, batch_size: int) -> float:
+def seconds_per_image(model: str, shape: Any, batch_size: int, **options: Any) -> float:
     """Returns the time of a training step, divided by its number of images."""
     rng = np.random.default_rng(0)
-    network = models.build(model, 10, shape)
-    network.compile(L2SGD(0.0), losses.build("xe"))
+    network = models.build(model, 10, shape, **options)
+    network.compile(TorchSGD(0.0), losses.build("xe"))
 
     def step(count: int) -> float:
         x = rng.normal(size=(count, *shape)).astype("float32")

@@ -96,7 +96,7 @@ class Run:
                 self.predictions(split)
             with _told(self.folder / MODEL, "read"):
                 zipfile.ZipFile(self.folder / MODEL).close()
-            if not self.history():
+            if not self.history() and self.config()["settings"].get("epochs"):
                 raise RunError(f"{self.folder} has no {HISTORY}.")
         except RunError as error:
             return str(error).removesuffix(".")

@@ -20,12 +20,13 @@ from typing import Any
 from recipes import losses
 from recipes.launch import Ended, run_all, training_job
 from recipes.progress import Progress, console
+from recipes.request import Request
 from recipes.runs import Run, RunError
 from recipes.search_plots import draw_search
 from recipes.search_results import FILES, Search, Trial, named, text
 from recipes.settings import CSFS, KDE_REGULARIZATION, TUNED, Settings, smoothing_of
 from recipes.tables import remarks
-from recipes.tasks import Request, run_name, task_of
+from recipes.tasks import run_name, task_of
 
 PICTURE = "search.png"
 
@@ -136,8 +137,7 @@ def run_search(
         run_all(all_jobs, engine, at_once=jobs, gpus=gpus, report=report)
     drawn = draw_search(search, folder / PICTURE)
     search.write(folder, PICTURE if drawn else None)
-    for table in search.maps():
-        output.print(table.rich(bold=output.is_terminal))
+    output.print(search.table().rich(bold=output.is_terminal))
     lines = [search.verdict(), *search.remarks()]
     if (command := search.command()) is not None:
         lines.append(f"\n    {command}\n")

@@ -2,11 +2,10 @@
 
 import csv
 import io
-import itertools
 import math
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ from recipes.tables import Bold, Table, cell_of
 
 FILES = ("search.csv", "search.md")
 
-_SYMBOLS = {"gamma": "γ", "smoothing": "ν", "coverage": "κ", "kde_weight": "λ"}
+SYMBOLS = {"gamma": "γ", "smoothing": "ν", "coverage": "κ", "kde_weight": "λ"}
 # A value at the end of its range has no neighbour outside the grid.
 _LIMITS = {"coverage": 1.0, "gamma": 0.0, "kde_weight": 0.0}
 
@@ -215,37 +214,7 @@ class Search:
 
     # --- Tables ---------------------------------------------------------------------
 
-    def maps(self) -> list[Table]:
-        """Returns the criterion over the grid, two fields to a table.
-
-        For one field, the table has all criteria.
-        """
-        if len(self.fields) == 1:
-            return [self.listing()]
-        rows, columns, *rest = self.axes()
-        choice = self.choice()
-
-        def cell(setting: tuple[Any, ...]) -> str:
-            shown = self._cell(setting, self.by)
-            return Bold(shown) if setting == choice else shown
-
-        down, right = (_SYMBOLS.get(name, name) for name in self.fields[:2])
-        head = [f"{down} ↓ {right} →", *map(text, columns)]
-        found = []
-        for others in itertools.product(*rest):
-            pairs = zip(self.fields[2:], others, strict=True)
-            title = ", ".join(f"{name} {text(value)}" for name, value in pairs)
-            lines = [
-                [text(row), *(cell((row, column, *others)) for column in columns)]
-                for row in rows
-            ]
-            found.append(Table(head, lines, title))
-        criterion = CRITERIA[self.by]
-        scale = ", × 10²" if criterion.scale > 1 else ""
-        caption = self._caption(f"{criterion.title}{scale}")
-        return [*found[:-1], replace(found[-1], caption=caption)]
-
-    def listing(self) -> Table:
+    def table(self) -> Table:
         """Returns all settings, with all criteria."""
         choice = self.choice()
         lines = []
@@ -255,7 +224,13 @@ class Search:
             lines.append([*map(Bold, line)] if setting == choice else line)
         head = [named(name) for name in self.fields]
         head += [f"{c.title} {'↑' if c.higher else '↓'}" for c in CRITERIA.values()]
-        return Table(head, lines, "", self._caption("ECE and accuracy × 10²"))
+        seeds = max(len(trials) for trials in self.settings.values())
+        mean = f"mean ± standard deviation over {seeds} seeds"
+        caption = (
+            "Validation set; ECE and accuracy × 10²; "
+            f"{mean if seeds > 1 else 'one seed'}. The choice in bold."
+        )
+        return Table(head, lines, "", caption)
 
     def _cell(self, setting: tuple[Any, ...], by: str) -> str:
         values = self.results(setting, by)
@@ -266,14 +241,6 @@ class Search:
         lacking = len(trials) - len(values)
         shown = CRITERIA[by].text(values)
         return f"{shown} ({lacking} {missing})" if lacking else shown
-
-    def _caption(self, what: str) -> str:
-        seeds = max(len(trials) for trials in self.settings.values())
-        mean = f"mean ± standard deviation over {seeds} seeds"
-        return (
-            f"Validation set; {what}; {mean if seeds > 1 else 'one seed'}. "
-            "The choice in bold."
-        )
 
     # --- Files ----------------------------------------------------------------------
 
@@ -292,7 +259,7 @@ class Search:
         return buffer.getvalue()
 
     def markdown(self, picture: str | None = None) -> str:
-        """Returns the choice, the map, and the failures.
+        """Returns the choice, all settings, and the failures.
 
         Args:
             picture: a file with a picture of the map.
@@ -302,11 +269,9 @@ class Search:
             parts.append("\n".join(f"- {remark}" for remark in remarks))
         if (command := self.command()) is not None:
             parts.append(f"```sh\n{command}\n```")
-        parts += [table.markdown() for table in self.maps()]
+        parts.append(self.table().markdown())
         if picture is not None:
             parts.append(f"![the map]({picture})")
-        if len(self.fields) > 1:
-            parts += ["## All settings", self.listing().markdown()]
         failures = [trial.failure for trial in self.trials if trial.failure is not None]
         if failures:
             parts.append("## Failed")
@@ -331,7 +296,7 @@ def named(name: str) -> str:
     >>> named("smoothing")
     'smoothing ν'
     """
-    return f"{name} {_SYMBOLS[name]}" if name in _SYMBOLS else name
+    return f"{name} {SYMBOLS[name]}" if name in SYMBOLS else name
 
 
 def text(value: Any) -> str:

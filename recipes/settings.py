@@ -111,8 +111,8 @@ class Settings:
     source: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "epochs", "validate_every"):
-            check_count(name, getattr(self, name))
+        for name, least in (("batch_size", 1), ("epochs", 0), ("validate_every", 1)):
+            check_count(name, getattr(self, name), least)
         check_choice("schedule", self.schedule, SCHEDULES)
         if self.augmentation is not None:
             check_choice("augmentation", self.augmentation, AUGMENTATIONS)

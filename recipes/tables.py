@@ -1,6 +1,5 @@
 """Tables of text for Markdown and the terminal, and the comparison of finished runs."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
@@ -27,7 +26,8 @@ class Table:
 
     Attributes:
         heading: the text of the first row.
-        rows: the text of the other rows; cells of type `Bold` are emphasised.
+        rows: the text of the other rows; cells of type `Bold` are emphasised, and
+            missing ones are empty.
         title: printed above the table.
         caption: printed below the table.
     """
@@ -48,7 +48,8 @@ class Table:
         """
         lines = [f"### {self.title}", ""] if self.title else []
         lines += [_line(self.heading), "|" + "---|" * len(self.heading)]
-        lines += [_line(row) for row in self.rows]
+        width = len(self.heading)
+        lines += [_line([*row, *[""] * (width - len(row))]) for row in self.rows]
         if self.caption:
             lines += ["", self.caption]
         return "\n".join(lines)
@@ -96,7 +97,7 @@ def _line(cells: Sequence[str]) -> str:
     >>> _line(["a|b", Bold("1")])
     '| a\\|b | **1** |'
     """
-    escaped = (re.sub(r"(?<!\\)\|", r"\\|", text) for text in cells)
+    escaped = (text.replace("|", r"\|") for text in cells)
     texts = (
         f"**{text}**" if isinstance(cell, Bold) else text
         for cell, text in zip(cells, escaped, strict=True)
@@ -243,6 +244,8 @@ def remarks(config: Mapping[str, Any]) -> list[str]:
     pretrained = config.get("pretrained") is not None
     if pretrained != (config["model"] in TRANSFORMERS):
         said.append("pretrained" if pretrained else "from scratch")
+    if config.get("stand_in"):
+        said.append("a small stand-in for the network")
     return said
 
 

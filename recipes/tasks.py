@@ -11,8 +11,10 @@ from typing import Any
 import keras
 
 import keras_selcal
-from recipes import settings
+from keras_selcal._core.validation import check_choice
+from recipes import models, settings
 from recipes.data.digits import LABEL_NOISE
+from recipes.request import Request
 from recipes.runs import RunError
 from recipes.settings import Settings
 
@@ -33,6 +35,7 @@ class Task:
         subset: how many training images to use, drawn by class; None for all.
         pretrained: a file of weights to start from.
         preset: weights of KerasCV or KerasHub to start from.
+        stand_in: whether a small network stands in for the model.
         data_dir: where the data is. It may move: the run keeps a digest of the data.
         marks: parts of the run's name that say what differs from the defaults.
     """
@@ -46,6 +49,7 @@ class Task:
     subset: int | None = None
     pretrained: str | None = None
     preset: str | None = None
+    stand_in: bool = False
     data_dir: str | None = None
     marks: tuple[str, ...] = ()
 
@@ -59,6 +63,7 @@ class Task:
             "model": self.model,
             "pretrained": pretrained,
             **({} if self.preset is None else {"preset": self.preset}),
+            **({"stand_in": True} if self.stand_in else {}),
             "loss": self.loss,
             "seed": self.seed,
             "settings": dataclasses.asdict(self.settings),
@@ -87,75 +92,12 @@ def run_name(task: Task) -> str:
         marks.append("pretrained")
     if task.preset is not None:
         marks.append(os.path.basename(os.path.normpath(task.preset)))
+    if task.stand_in:
+        marks.append("stand_in")
     csf = task.settings.loss.get("csf")
     parts = [dataset, task.model, task.loss, *([csf] if csf else [])]
     name = "-".join([*parts, f"seed{task.seed}", *marks])
     return "".join(c if c.isalnum() or c in "-_.+" else "_" for c in name)
-
-
-@dataclass(frozen=True)
-class Request:
-    """A task as a user asks for it: what is None comes from the paper's settings.
-
-    The fields are the options of `python -m recipes train`.
-
-    Args:
-        dataset: a name that `recipes.data.load` takes.
-        model: one of `recipes.models.NAMES`.
-        loss: one of `recipes.losses.NAMES`.
-        csf: confidence score of AU and AURC.
-        data_dir: where the data is.
-        epochs: length of the training; milestones and warm-up move in proportion.
-        batch_size: number of images in a step.
-        set: changes of settings, such as `"loss.smoothing=0.3"`.
-        pretrained: a file of weights to start from.
-        preset: weights of KerasCV or KerasHub to start from, by name or folder.
-        from_scratch: whether a transformer may start from random weights, where the
-            paper fine-tunes pretrained ones.
-        subset: how many training images to use.
-        label_noise: share of wrong labels, for digits.
-        checkpoint_every: epochs between checkpoints.
-        snapshots: epochs after which logits of training images are kept.
-        seed: of weights, order, augmentation and dropout.
-    """
-
-    dataset: str
-    model: str
-    loss: str
-    csf: str | None = None
-    data_dir: str | None = None
-    epochs: int | None = None
-    batch_size: int | None = None
-    set: tuple[str, ...] = ()
-    pretrained: str | None = None
-    preset: str | None = None
-    from_scratch: bool = False
-    subset: int | None = None
-    label_noise: float | None = None
-    checkpoint_every: int = 1
-    snapshots: str | None = None
-    seed: int = 0
-
-    def changes(self) -> dict[str, str]:
-        """Returns the values of `set` by their names."""
-        return dict(change.partition("=")[::2] for change in self.set)
-
-    def arguments(self) -> tuple[str, ...]:
-        """Returns the arguments of `python -m recipes train`.
-
-        Example:
-        >>> Request("digits", "cnn", "au", set=("loss.smoothing=1",)).arguments()[-2:]
-        ('--set', 'loss.smoothing=1')
-        """
-        found: list[str] = []
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.name in ("dataset", "model", "loss") or value != field.default:
-                option = f"--{field.name.replace('_', '-')}"
-                values = value if isinstance(value, tuple) else (value,)
-                for one in values:
-                    found += [option] if one is True else [option, str(one)]
-        return tuple(found)
 
 
 def task_of(request: Request) -> Task:
@@ -188,6 +130,10 @@ def task_of(request: Request) -> Task:
             key, _, value = change.partition("=")
             chosen = settings.override(chosen, key, value)
             marks.append(f"{key.rpartition('.')[2]}{value}")
+        if request.stand_in:
+            check_choice("model", request.model, tuple(models.STAND_INS))
+            source = f"{chosen.source}; a small stand-in for the network"
+            chosen = dataclasses.replace(chosen, source=source)
     except ValueError as error:
         raise RunError(str(error)) from error
     noise = request.label_noise
@@ -205,6 +151,7 @@ def task_of(request: Request) -> Task:
         subset=request.subset,
         pretrained=request.pretrained,
         preset=request.preset,
+        stand_in=request.stand_in,
         data_dir=request.data_dir,
         marks=tuple(marks),
     )
@@ -215,6 +162,8 @@ def _check_start(request: Request) -> None:
     if sum(map(bool, starts)) > 1:
         names = "--pretrained, --preset and --from-scratch"
         raise RunError(f"pass at most one of {names}.")
+    if request.stand_in and (request.pretrained or request.preset):
+        raise RunError("a stand-in has no pretrained weights.")
     if request.preset is not None and not request.model.startswith("keras_"):
         raise RunError(f"`preset` is for keras_cv_* and keras_hub_*: {request.model}.")
     start = request.from_scratch or request.pretrained is not None

@@ -18,7 +18,7 @@ import keras_selcal
 from keras_selcal._core.validation import refuse
 from recipes import data, losses, models
 from recipes.devices import ONE, Devices, Processes
-from recipes.optimizers import L2SGD, DistributedL2SGD
+from recipes.optimizers import DistributedSGD, TorchSGD
 from recipes.paper.released import ReleasedScores
 from recipes.progress import Progress
 from recipes.runs import Checkpoint, Predictions, Run, RunError
@@ -176,15 +176,18 @@ class _Training:
         """Returns a compiled model."""
         task, chosen = self.task, self.settings
         keras.utils.set_random_seed(task.seed)
-        preset = {} if task.preset is None else {"preset": task.preset}
+        options: dict[str, Any] = {"preset": task.preset, "stand_in": task.stand_in}
         model = models.build(
-            task.model, self.dataset.num_classes, self.dataset.input_shape, **preset
+            task.model,
+            self.dataset.num_classes,
+            self.dataset.input_shape,
+            **{name: value for name, value in options.items() if value},
         )
         if task.pretrained is not None:
             models.load_pretrained(model, task.pretrained)
         devices.synchronize(model)
         averaged = isinstance(devices, Processes)
-        optimizer = (DistributedL2SGD if averaged else L2SGD)(
+        optimizer = (DistributedSGD if averaged else TorchSGD)(
             chosen.learning_rate, momentum=chosen.momentum, l2=chosen.weight_decay
         )
         arguments = dict(chosen.loss)
@@ -274,7 +277,8 @@ class _Training:
             self.run.write_predictions(name, self._predict(model, split))
         evaluation = time.perf_counter() - start
         self.run.save_model(model)
-        self.run.write_history(state.history)
+        if state.history:
+            self.run.write_history(state.history)
         training = sum(row["seconds"] for row in state.history)
         images = self.settings.epochs * len(self.batches.split)
         samples = sum(map(len, splits.values()))
@@ -285,7 +289,7 @@ class _Training:
                 "parameters": model.count_params(),
                 "best_epoch": state.best_epoch,
                 "training_seconds": round(training, 3),
-                "training_images_per_second": round(images / training, 1),
+                "training_images_per_second": round(images / (training or 1), 1),
                 "evaluation_seconds": round(evaluation, 3),
                 "evaluation_images_per_second": round(samples / evaluation, 1),
                 "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -298,6 +302,8 @@ class _Training:
     def summary(self) -> str:
         """Returns a few words on the chosen epoch."""
         epoch = self.state.best_epoch or self.state.epoch
+        if not epoch:
+            return "evaluated without training"
         row = self.state.history[epoch - 1]
         return (
             f"epoch {epoch} of {self.settings.epochs} chosen, "

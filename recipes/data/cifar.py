@@ -3,10 +3,7 @@
 import io
 import os
 import pickle
-import tarfile
 import zipfile
-import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,10 +79,9 @@ def load(
 
     Args:
         name: `"cifar10"` or `"cifar100"`.
-        data_dir: the original python folder, its archive (.tar.gz), an .npz file of
-            x_train, y_train, x_test and y_test, or a folder that holds one of them
-            (the file as `cifar10.npz` or `cifar100.npz`). None uses Keras's loader,
-            which downloads missing files.
+        data_dir: the original python folder, an .npz file of x_train, y_train, x_test
+            and y_test, or a folder that holds one of them (the file as `cifar10.npz`
+            or `cifar100.npz`). None uses Keras's loader, which downloads missing files.
         seed: seed of the hold-out.
     """
     form = _FORMS[name]
@@ -122,14 +118,12 @@ def _from_path(name: str, path: Path) -> tuple[Path, Arrays]:
     for place in (path, path / form.folder):
         if (place / form.test).is_file():
             return place, _folder(place, form)
-    for place in (path, path / f"{name}.npz", path / form.archive):
+    for place in (path, path / f"{name}.npz"):
         if place.is_file():
-            read = _npz if place.suffix == ".npz" else _archive
-            return place, read(place, form)
+            return place, _npz(place)
     raise DataError(
         f"{name} was not found. Looked for {form.test} in {path} and in "
-        f"{path / form.folder}, and for {name}.npz and {form.archive} in {path}. "
-        f"{how_to_get(name)}"
+        f"{path / form.folder}, and for {name}.npz in {path}. {how_to_get(name)}"
     )
 
 
@@ -137,8 +131,8 @@ def how_to_get(name: str) -> str:
     """Returns a sentence that says where to get the data set."""
     archive = _FORMS[name].archive
     return (
-        f"Download https://www.cs.toronto.edu/~kriz/{archive} and pass its path, or "
-        "that of an .npz file with x_train, y_train, x_test and y_test, as data_dir."
+        f"Download https://www.cs.toronto.edu/~kriz/{archive}, unpack it, and pass the "
+        "folder, or an .npz file with x_train, y_train, x_test and y_test, as data_dir."
     )
 
 
@@ -156,7 +150,7 @@ def _from_keras(name: str) -> Arrays:
         ) from error
 
 
-def _npz(path: Path, form: _Form) -> Arrays:
+def _npz(path: Path) -> Arrays:
     try:
         with np.load(path, allow_pickle=False) as data:
             arrays = [data[key] for key in ("x_train", "y_train", "x_test", "y_test")]
@@ -169,49 +163,13 @@ def _npz(path: Path, form: _Form) -> Arrays:
     return arrays[:2], arrays[2:]
 
 
-def _folder(folder: Path, form: _Form) -> Arrays:
-    def read(file: str) -> bytes:
-        try:
-            return (folder / file).read_bytes()
-        except OSError as error:
-            raise DataError(f"{folder / file} cannot be read: {error}") from error
-
-    return _batches(folder, form, read)
-
-
-def _archive(path: Path, form: _Form) -> Arrays:
-    """Reads the files in memory; nothing is extracted to disk."""
-    files: dict[str, bytes] = {}
-    try:
-        with tarfile.open(path) as archive:
-            for member in archive:
-                name = Path(member.name).name
-                content = archive.extractfile(member)
-                if name in (*form.train, form.test) and content is not None:
-                    files[name] = content.read()
-            # The checksum is compared at the end of the file.
-            while archive.fileobj is not None and archive.fileobj.read(1 << 20):
-                pass
-    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
-        raise DataError(
-            f"{path} cannot be read as an archive (.tar.gz): {error}"
-        ) from error
-
-    def read(file: str) -> bytes:
-        if file not in files:
-            raise DataError(f"{path} has no {form.folder}/{file}.")
-        return files[file]
-
-    return _batches(path, form, read)
-
-
-def _batches(place: Path, form: _Form, read: Callable[[str], bytes]) -> Arrays:
+def _folder(place: Path, form: _Form) -> Arrays:
     """Returns the images and labels in files of the original layout."""
 
     def batch(file: str) -> tuple[np.ndarray, np.ndarray]:
-        content = read(file)
         try:
-            fields = _Unpickler(io.BytesIO(content), encoding="bytes").load()
+            content = io.BytesIO((place / file).read_bytes())
+            fields = _Unpickler(content, encoding="bytes").load()
             images = np.asarray(fields[b"data"], "uint8").reshape(-1, 3, 32, 32)
             labels = np.asarray(fields[form.labels])
             if len(images) != len(labels):

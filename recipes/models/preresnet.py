@@ -32,11 +32,15 @@ def preresnet(
     | PreResNet-56 of He et al.   | 9 basic       |     0.86 M |
     | WRN-28-10, without dropout  | 4 basic       |    36.48 M |
 
-    WRN-28-10 is that of Zagoruyko and Komodakis. The released one has the names of the
-    PyTorch code of SWA-Gaussian, in which convolutions have biases (36.49 M parameters)
-    and Xavier's initial weights, the stride is in a block's second convolution, every
-    shortcut starts before the activation, and the last normalisation forgets 9/10 of
-    its statistics in each step.
+    WRN-28-10 is that of Zagoruyko and Komodakis, whom the paper cites. The released one
+    differs, as far as is known: the public code's `models/utils.py` imports
+    `WideResNet28x10` from a file that was not available for comparison. The class has
+    that name in the PyTorch code of SWA-Gaussian (`swag/models/wide_resnet.py`), whose
+    names for other networks the public code also has. There, convolutions have biases
+    (36.49 M parameters) and Xavier's initial weights, the stride is in a block's second
+    convolution, every shortcut starts before the activation, there is no dropout, and
+    the last normalisation has PyTorch's momentum 0.9, which forgets 9/10 of its
+    statistics in each step.
 
     Args:
         num_classes: the number of logits.

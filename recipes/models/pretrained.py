@@ -112,9 +112,8 @@ def _read_torch(path: Path) -> State:
         import torch
     except ImportError as error:
         raise ImportError(
-            f"Only torch can read {path}. Where it is installed, run\n"
-            f"  python -m recipes.models.convert {path} "
-            f"{path.with_suffix('.safetensors')}"
+            f"Only torch can read {path}. Where it is installed, run\n  python -m "
+            f"recipes.models.convert {path} {path.with_suffix('.safetensors')}"
         ) from error
     state = torch.load(path, map_location="cpu", weights_only=True)
     for wrapper in ("state_dict", "model", "net"):

@@ -43,7 +43,8 @@ def write_figures(
     folder.mkdir(parents=True, exist_ok=True)
     written, sections = [], ["# The paper's figures"]
     names: set[str] = set()
-    for picture in pictures(list(runs), found, epochs, notes):
+    example = training_figures.example(folder, epochs)
+    for picture in pictures(list(runs), found, example, notes):
         name = picture.name
         while name in names:  # searches in folders of one name
             name += "+"
@@ -62,7 +63,7 @@ def write_figures(
 
 
 def pictures(
-    runs: list[Run], searches: list[SearchResults], epochs: int | None, notes: list[str]
+    runs: list[Run], searches: list[SearchResults], example: Run, notes: list[str]
 ) -> Iterator[Picture]:
     """Yields the pictures in the paper's order."""
     yield loss_figures.weight_and_loss()
@@ -71,11 +72,8 @@ def pictures(
     yield from run_figures.influence_of_csf(runs, notes)
     yield loss_figures.gradient_comparison()
     yield loss_figures.dual_focal()
-    training = training_figures.observe_training(epochs)
-    yield training_figures.gradients_over_epochs(training)
+    yield training_figures.gradients_over_epochs(example)
     yield from training_figures.gradients_of_runs(runs)
-    yield search_figures.published_gamma()
     yield from search_figures.of_searches(searches, "gammaselection", notes)
-    yield training_figures.smoothing(training)
-    yield search_figures.published_region()
+    yield training_figures.smoothing(example)
     yield from search_figures.of_searches(searches, "nuselection", notes)

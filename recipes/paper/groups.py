@@ -27,7 +27,15 @@ MODELS = {
     "swin_tiny": "Swin-Tiny",
 }
 RELEASED_LOSSES = "released losses"
-_NOT_SETUP = ("dataset", "model", "loss", "source", "label_noise", "pretrained")
+_NOT_SETUP = (
+    "dataset",
+    "model",
+    "loss",
+    "source",
+    "label_noise",
+    "pretrained",
+    "stand_in",
+)
 
 
 def dataset_title(dataset: str) -> str:

@@ -1,5 +1,6 @@
 """A picture of the paper's, with its caption, and the axes of a new one."""
 
+import re
 from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
@@ -25,3 +26,8 @@ def axes(rows: int, columns: int, width: float = 5.0, height: float = 4.0) -> An
     """Returns the axes of a new figure, (rows, columns)."""
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     return figure.subplots(rows, columns, squeeze=False)
+
+
+def slug(text: str) -> str:
+    """Returns a text as part of a file name."""
+    return re.sub(r"[^\w.+]+", "-", text).strip("-").lower()

@@ -1,7 +1,6 @@
 """Figures of trained networks: reliability diagrams and the influence of the CSF."""
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
@@ -15,7 +14,7 @@ from recipes.evaluation import evaluate
 from recipes.losses import TITLES
 from recipes.paper import published
 from recipes.paper.groups import dataset_title, groups
-from recipes.paper.picture import Picture, axes
+from recipes.paper.picture import Picture, axes, slug
 from recipes.runs import Run
 
 # As in the paper's diagrams.
@@ -102,11 +101,6 @@ def reliability_of_runs(runs: Iterable[Run], notes: list[str]) -> Iterator[Pictu
             )
     if not drawn:
         notes.append("fig:rc_ece of ours: there are no finished runs.")
-
-
-def slug(text: str) -> str:
-    """Returns a text as part of a file name."""
-    return re.sub(r"[^\w.+]+", "-", text).strip("-").lower()
 
 
 def influence_of_csf(runs: Iterable[Run], notes: list[str]) -> Iterator[Picture]:

@@ -9,7 +9,10 @@ the validation set, or on the training set (`--fit-on train`).
 import csv
 import io
 import math
+import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from recipes.evaluation import METRICS
@@ -217,7 +220,7 @@ def _cells(
 _BRACKETS = {"accuracy": "[{}]", "temperature": "({})"}
 
 
-def cell_text(numbers: Sequence[Number], bold: str) -> str:
+def cell_text(numbers: Sequence[Number]) -> str:
     """Returns `ours / the paper's`, each as `2.97 [94.5] (1.1)`; "" for neither."""
 
     def side(values: Sequence[tuple[float, bool, float | None] | None]) -> str:
@@ -226,7 +229,7 @@ def cell_text(numbers: Sequence[Number], bold: str) -> str:
             if value is None:
                 return ""
             text = f"{value[0]:.{number.digits}f}"
-            text = bold.format(text) if value[1] else text
+            text = f"**{text}**" if value[1] else text
             if value[2] is not None:
                 text += f" ±{value[2]:.{number.digits}f}"
             texts.append(_BRACKETS[number.metric].format(text) if texts else text)
@@ -263,6 +266,22 @@ def caption(table: PaperTable, found: Sequence[Measured], fit_on: str) -> str:
     return text
 
 
+def text_tables(
+    found: Sequence[Measured], fit_on: str, tables: Sequence[PaperTable]
+) -> Iterator[tuple[PaperTable, Table]]:
+    """Yields tables of text; rows without cells are headings of those below."""
+    for table in tables:
+        lines: list[list[str]] = []
+        heading = ""
+        for row in rows(table, found):
+            if row.heading != heading:
+                heading = row.heading
+                lines.append([Bold(heading)])
+            lines.append([row.title, *map(cell_text, row.cells.values())])
+        text = caption(table, found, fit_on)
+        yield table, Table(["", *TITLES.values()], lines, table.title, text)
+
+
 def markdown(
     found: Sequence[Measured],
     notes: Sequence[str] = (),
@@ -271,23 +290,98 @@ def markdown(
 ) -> str:
     """Returns the tables in Markdown."""
     parts = ["# The paper's tables"]
-    for table in tables:
-        lines, heading = [], ""
-        for row in rows(table, found):
-            if row.heading != heading:
-                heading = row.heading
-                lines.append([Bold(_escaped(heading)), *[""] * len(TITLES)])
-            cells = (cell_text(numbers, "**{}**") for numbers in row.cells.values())
-            lines.append([_escaped(row.title), *cells])
-        text = Table(["", *TITLES.values()], lines).markdown()
-        parts += [f"## {table.title}", caption(table, found, fit_on), text]
+    for _, table in text_tables(found, fit_on, tables):
+        parts += [f"## {table.title}", table.caption]
+        lines = [[_escaped(title), *cells] for title, *cells in table.rows]
+        parts.append(Table(table.heading, lines).markdown())
     if notes:
         parts += ["## Notes", "\n".join(f"- {_escaped(note)}" for note in notes)]
     return "\n\n".join(parts) + "\n"
 
 
 def _escaped(text: str) -> str:
-    return text.replace("|", "\\|").replace("_", "\\_")
+    escaped = text.replace("_", r"\_")
+    return Bold(escaped) if isinstance(text, Bold) else escaped
+
+
+def latex(
+    found: Sequence[Measured],
+    fit_on: str = "val",
+    tables: Sequence[PaperTable] = TABLES,
+) -> str:
+    """Returns the tables in LaTeX."""
+    lines = [r"% \usepackage{booktabs,graphicx}"]
+    for paper, table in text_tables(found, fit_on, tables):
+        lines += [
+            "",
+            r"\begin{table*}[htbp]",
+            rf"\caption{{{_in_latex(f'{table.title}. {table.caption}')}}}",
+            rf"\label{{tab:{paper.label}}}",
+            r"\centering",
+            r"\resizebox{\textwidth}{!}{%",
+            rf"\begin{{tabular}}{{@{{}}l{'l' * len(TITLES)}@{{}}}}",
+            r"\toprule",
+            rf"{' & '.join(table.heading)} \\",
+        ]
+        for title, *cells in table.rows:
+            if not cells:
+                text = rf"\textbf{{{_in_latex(title)}}}"
+                span = rf"\multicolumn{{{1 + len(TITLES)}}}{{@{{}}l}}{{{text}}}"
+                lines += [r"\midrule", rf"{span} \\"]
+                continue
+            indent = r"\hspace{1em}" if title.startswith("+") else ""
+            row = " & ".join([indent + _in_latex(title), *map(_in_latex, cells)])
+            lines.append(rf"{row} \\")
+        lines += [r"\bottomrule", r"\end{tabular}}", r"\end{table*}"]
+    return "\n".join([*lines, ""])
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "×": r"$\times$",
+    "²": "$^2$",
+    "±": r"$\pm$",
+}
+
+
+def _in_latex(text: str) -> str:
+    escaped = "".join(_LATEX.get(mark, mark) for mark in text)
+    return re.sub(r"\*\*(.*?)\*\*", r"\\textbf{\1}", escaped)
+
+
+def write_tables(
+    runs: Iterable[Run],
+    folder: str | os.PathLike[str],
+    fit_on: str = "val",
+    tables: Sequence[PaperTable] = TABLES,
+) -> tuple[list[Path], list[str]]:
+    """Writes `tables.md`, `tables.csv` and `tables.tex`.
+
+    Args:
+        runs: finished runs, of any data sets and models.
+        folder: where to write; created if it does not exist.
+        fit_on: the split on which calibrators are fitted: `"val"` or `"train"`.
+        tables: those of `TABLES` that the Markdown and LaTeX files show.
+
+    Returns:
+        The files, and notes on what the tables leave out.
+    """
+    found, notes = measured(runs, fit_on)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {
+        "tables.md": markdown(found, notes, fit_on, tables),
+        "tables.csv": table_csv(found),
+        "tables.tex": latex(found, fit_on, tables),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [folder / name for name in texts], notes
 
 
 _PLACE = ("table", "dataset", "model", "setup", "posthoc", "metric", "loss")

@@ -9,15 +9,15 @@ import pytest
 import tiny_run
 
 from keras_selcal import functional
-from recipes import settings
+from recipes import models, settings
 from recipes.cli import main
 from recipes.evaluation import evaluate
 from recipes.paper import (
     figures,
+    loss_figures,
     published,
     run_figures,
     search_figures,
-    training_figures,
 )
 from recipes.runs import Predictions, Run, RunError
 
@@ -104,7 +104,7 @@ def pictures(folder):
     command += ["--search", str(one), "--search", str(two), "--epochs", "3"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figures, "pictures", recording)
-        patch.setattr(training_figures.models, "build", build)
+        patch.setattr(models, "build", build)
         assert main(command) == 0
     return seen
 
@@ -123,10 +123,8 @@ def test_every_figure_of_the_paper_is_drawn_and_shown(pictures, folder):
         "gradientcomparison",
         "randomdataDFL",
         "gradients_over_epochs",
-        "gammaselection",
         "gammaselection-one",
         "smoothparameter",
-        "nuselection",
         "nuselection-two",
     ]
     page = (folder / "out" / "figures.md").read_text(encoding="utf-8")
@@ -141,15 +139,16 @@ def test_every_figure_of_the_paper_is_drawn_and_shown(pictures, folder):
 
 def test_figures_are_also_written_as_svg_and_pdf(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(
-        figures, "pictures", lambda *_: iter(2 * [search_figures.published_gamma()])
+        figures, "pictures", lambda *_: iter(2 * [loss_figures.gradient_comparison()])
     )
+    monkeypatch.setattr(figures.training_figures, "example", lambda *_: None)
     monkeypatch.chdir(tmp_path)
     assert main(("figures", "--format", "svg", "--format", "pdf")) == 0
     assert capsys.readouterr().out.endswith("figures.md: shows 2 pictures\n")
     starts = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
     for kind, start in starts.items():
         # The second picture gets another name.
-        for name in ("gammaselection", "gammaselection+"):
+        for name in ("gradientcomparison", "gradientcomparison+"):
             found = (tmp_path / "figures" / f"{name}.{kind}").read_bytes()
             assert found.startswith(start)
 
@@ -276,17 +275,7 @@ def test_gradients_of_training_samples_are_shown_at_three_epochs_at_most(picture
     assert seen[1].mean() > seen[0].mean() + 0.05
 
 
-def test_the_papers_choices_and_the_runs_of_searches_are_drawn(pictures):
-    gamma = lines(pictures["gammaselection"], 0)
-    tuned = settings.TUNED.values()
-    assert gamma["Inv. FL"].get_xdata().tolist() == [one.inverse for one in tuned]
-    assert gamma["Dual"].get_xdata().tolist() == [one.dual for one in tuned]
-    points = [
-        (nu, kappa)
-        for line in pictures["nuselection"].figure.axes[0].get_lines()
-        for nu, kappa in line.get_xydata().tolist()
-    ]
-    assert set(points) == {(one.smoothing, one.coverage) for one in tuned}
+def test_the_runs_of_searches_are_drawn(pictures):
     curve = lines(pictures["gammaselection-one"], 0)
     assert curve["trials"].get_ydata().tolist() == [5, 2, 1, 2]
     assert "lowest: γ = 2" in curve

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 import tiny_run
 
-from keras_selcal import MetaMis, functional
+from keras_selcal import MetaAcc, MetaMis, functional
 from recipes import settings
 from recipes.cli import main
 from recipes.paper import published
-from recipes.paper.latex import latex
 from recipes.paper.posthoc import posthoc_values
-from recipes.paper.tables import markdown, measured, table_csv
+from recipes.paper.tables import latex, markdown, measured, table_csv
 from recipes.runs import Predictions
 
 pytestmark = pytest.mark.backend_free
@@ -113,6 +112,27 @@ def test_posthoc_values_follow_from_the_calibrators(rng):
     ece = 100 * functional.ece(test.labels, p, binning="adaptive")
     assert values["metamis", "adaptive_ece"] == pytest.approx(ece, rel=1e-3)
     assert values["metaacc", "accuracy"] < accuracy
+
+
+def test_a_target_of_meta_acc_below_the_accuracy_is_raised(rng):
+    val, test = predictions(rng, 0.1), predictions(rng, 0.1)
+    accuracy = np.mean(val.logits.argmax(-1) == val.labels)
+    target = np.floor(100 * accuracy) / 100 - 0.05
+    with pytest.raises(ValueError, match="accuracy"):
+        MetaAcc(target).fit(*val)
+    values, (note,) = posthoc_values(val, test, accuracy=target)
+    words = f"+MetaAcc: the target accuracy is raised from {target:g} to "
+    assert note.startswith(words)
+    raised = float(note.removeprefix(words))
+    # The first of the steps of 0.005 that can be fitted.
+    steps = (raised - target) / 0.005
+    assert steps == pytest.approx(round(steps), abs=1e-6)
+    assert steps >= 1
+    with pytest.raises(ValueError, match="accuracy"):
+        MetaAcc(raised - 0.005).fit(*val)
+    expected = MetaAcc(raised).fit(*val).evaluate(test.logits, test.labels)
+    found = values["metaacc", "accuracy"] / 100
+    assert found == pytest.approx(expected["uniform_accuracy"], abs=1e-3)
 
 
 def test_cells_have_our_mean_beside_the_papers_number(folder, rng):

@@ -1,13 +1,16 @@
 """The paper's matrix: its runs, the estimate of the hours, and the tables."""
 
+import csv
 import sys
 
+import keras
 import numpy as np
 import pytest
 from finished import finish
+from PIL import Image
 
 from recipes import launch, reproduce, tasks
-from recipes.cli import main
+from recipes.cli import made, main, parse
 from recipes.paper import published
 from recipes.reproduce import Matrix
 from recipes.runs import Predictions, Run, RunError
@@ -56,7 +59,7 @@ def trained(monkeypatch, rng):
         for job in jobs:
             commands.append(job.command)
             words = list(job.command[job.command.index("train") :])
-            options = reproduce_options(words)
+            options = made(tasks.Request, parse(words))
             with job.run.lock():
                 job.run.claim(tasks.task_of(options).config())
                 finish(job.run, predict)
@@ -65,22 +68,15 @@ def trained(monkeypatch, rng):
         return found
 
     monkeypatch.setattr(reproduce, "run_all", run_all)
-    monkeypatch.setattr(reproduce, "seconds_per_image", lambda *_: 0.001)
+    monkeypatch.setattr(reproduce, "seconds_per_image", lambda *_, **__: 0.001)
     return commands
-
-
-def reproduce_options(words):
-    from recipes.cli import _parser
-    from recipes.commands import request_of
-
-    return request_of(_parser().parse_args(words))
 
 
 def test_the_tables_are_written_beside_the_papers(trained, tmp_path, capsys):
     out = tmp_path / "out"
     command = ["reproduce", "--dataset", "cifar10", "--model", "preresnet56"]
     command += ["--losses", "xe,released", "--seeds", "2", "--scale", "0.01"]
-    command += ["--table", "2", "--out", str(out)]
+    command += ["--table", "2", "--out", str(out), "--jobs", "1"]
     assert main(command) == 0
     said = capsys.readouterr().out
     assert len(trained) == 8
@@ -112,11 +108,69 @@ def test_a_step_is_timed():
     assert 0 < reproduce.seconds_per_image("cnn", (8, 8, 1), 32) < 60
 
 
+@pytest.fixture
+def small_data(tmp_path):
+    """Writes all three data sets of the paper, with few images of noise."""
+    rng = np.random.default_rng(0)
+
+    def images(count, side):
+        return rng.integers(0, 256, (count, side, side, 3), "uint8")
+
+    folder = tmp_path / "data"
+    root = folder / "tiny-imagenet-200"
+    (root / "val" / "images").mkdir(parents=True)
+    for name, classes in (("cifar10", 10), ("cifar100", 100)):
+        y = {"y_train": np.arange(700) % classes, "y_test": np.arange(200) % classes}
+        x = {"x_train": images(700, 32), "x_test": images(200, 32)}
+        np.savez(folder / f"{name}.npz", **x, **y)
+    names = [f"n{index:08}" for index in range(200)]
+    (root / "wnids.txt").write_text("\n".join(names))
+    (root / "words.txt").write_text("n00000000\tgoldfish")
+    lines = []
+    for name, x in zip(names, images(200, 64), strict=True):
+        train = root / "train" / name / "images"
+        train.mkdir(parents=True)
+        for index in range(8):
+            Image.fromarray(np.roll(x, index)).save(train / f"{name}_{index}.JPEG")
+        Image.fromarray(x).save(root / "val" / "images" / f"{name}.JPEG")
+        lines.append(f"{name}.JPEG\t{name}\t0\t0\t63\t63")
+    (root / "val" / "val_annotations.txt").write_text("\n".join(lines))
+    return folder
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "torch", reason="the others compile 16 programs"
+)
+def test_a_hundredth_of_every_network_and_of_every_loss(small_data, tmp_path, capsys):
+    """Seven losses of one network, and one of the others, keep this below a minute."""
+    out = tmp_path / "out"
+    command = ["reproduce", "--scale", "0.01", "--seeds", "1", "--out", str(out)]
+    command += ["--data-dir", str(small_data)]
+    assert main([*command, "--dataset", "cifar10", "--model", "preresnet56"]) == 0
+    assert "no reproduction of the paper's" in capsys.readouterr().out
+    assert main([*command, "--losses", "xe"]) == 0
+    assert "10 runs, 1 finished already" in capsys.readouterr().out
+    runs = [Run(path.parent) for path in out.glob("*/config.json")]
+    assert len(runs) == 16
+    assert all(run.finished for run in runs)
+    assert all("stand-in" in run.config()["settings"]["source"] for run in runs)
+    text = (out / "tables.md").read_text()
+    for title in ("ResNet50", "ResNet110", "WRN", "PreResNet56", "Swin-Tiny"):
+        rows = [line for line in text.splitlines() if line.startswith(f"| {title} ")]
+        assert rows
+        assert all("a small stand-in for the network" in row for row in rows)
+    # Ours beside the paper's.
+    with open(out / "tables.csv", newline="") as file:
+        both = [row for row in csv.DictReader(file) if row["ours"] and row["paper"]]
+    assert {(row["dataset"], row["model"]) for row in both} == {*published.pairs()}
+
+
 def test_the_whole_path_trains_and_writes_tables(tmp_path, capsys, monkeypatch):
     """In processes of their own, on digits, in which the paper has no number."""
     monkeypatch.chdir(tmp_path)
     command = ["reproduce", "--scale", "0.02", "--dataset", "digits", "--model", "cnn"]
-    assert main([*command, "--losses", "au_released", "--seeds", "1"]) == 0
+    command += ["--losses", "au_released", "--seeds", "1", "--jobs", "1"]
+    assert main(command) == 0
     (folder,) = (tmp_path / "runs" / "reproduce-scale0.02").glob("digits-*")
     run = Run(folder)
     assert run.finished

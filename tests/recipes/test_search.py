@@ -10,9 +10,7 @@ import pytest
 import tiny_run
 from finished import finish
 
-from recipes import search
-from recipes.cli import _parser, main
-from recipes.commands import request_of
+from recipes import cli, search
 from recipes.launch import Ended, training_job
 from recipes.runs import Predictions, Run
 from recipes.search import default_grid, grid_of, trials_of
@@ -29,7 +27,7 @@ def _here(tmp_path, monkeypatch):
 
 
 def refused(capsys, *arguments):
-    assert main(arguments) == 1
+    assert cli.main(arguments) == 1
     return capsys.readouterr().err
 
 
@@ -83,7 +81,7 @@ def test_a_trial_is_the_run_that_its_command_trains():
     job = found[1].job
     words = list(job.command)[job.command.index("train") :]
     assert words[-2:] == ["--out", f"out/{job.run.name}"]
-    task = task_of(request_of(_parser().parse_args(words)))
+    task = task_of(cli.made(Request, cli.parse(words)))
     assert run_name(task) == job.run.name
     assert (task.settings.loss["smoothing"], task.subset, task.seed) == (1.0, 64, 0)
     assert job.environment["KERAS_BACKEND"] == keras.backend.backend()
@@ -179,8 +177,10 @@ def test_what_is_not_whole_is_not_chosen(tmp_path):
     )
     assert found.choice() == (0.1, 0.5, "msp")
     text = found.markdown()
-    assert "| 0.1 | **0.9000 ±0.0000** | 0.1000 (1 failed) |" in text
-    assert "| 0.2 | NaN | open |" in text
+    assert "| **0.1** | **0.5** | **msp** | **0.9000 ±0.0000** |" in text
+    assert "| 0.1 | 0.75 | msp | 0.1000 (1 failed) |" in text
+    assert "| 0.2 | 0.5 | msp | NaN |" in text
+    assert "| 0.2 | 0.75 | msp | open |" in text
     assert "last words" in text
     assert "train.log" in text
     rows = list(csv.DictReader(found.csv().splitlines()))
@@ -223,7 +223,7 @@ def trained(job, nll):
     labels = np.zeros(20, int)
     logits = np.stack([np.full(20, gap), np.zeros(20)], -1)
     words = list(job.command)[job.command.index("train") :]
-    task = task_of(request_of(_parser().parse_args(words)))
+    task = task_of(cli.made(Request, cli.parse(words)))
     history = [{"epoch": 1, "val_loss": 9}, {"epoch": 2, "val_loss": 5}]
     environment = {"best_epoch": 2}
     with job.run.lock():
@@ -248,10 +248,10 @@ def test_an_interrupted_search_continues(tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(search, "run_all", interrupted)
     command = (*BASE, "--loss", "inv_focal", "--grid", "gamma=1,2,3", "--jobs", "2")
-    assert main((*command, "--out", "out")) == 130
+    assert cli.main((*command, "--out", "out")) == 130
     assert "the same command continues" in capsys.readouterr().err
     assert (tmp_path / "out" / "search.csv").read_text().count("finished") == 2
-    assert main((*command, "--out", "out")) == 0
+    assert cli.main((*command, "--out", "out")) == 0
     out = capsys.readouterr().out
     assert "3 runs, 2 of them finished already" in out
     assert len(started) == 3
@@ -280,7 +280,7 @@ def test_a_failed_run_is_told_and_tried_again(tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(search, "run_all", failing)
     command = (*BASE, "--loss", "kde_xe", "--seeds", "1", "--out", "out")
-    assert main(command) == 1
+    assert cli.main(command) == 1
     shown = capsys.readouterr()
     assert "1 of 2 runs failed" in shown.err
     assert "the same command tries them again" in shown.err
@@ -294,7 +294,7 @@ def test_a_failed_run_is_told_and_tried_again(tmp_path, capsys, monkeypatch):
 
 def test_a_search_that_trains(tmp_path, capsys):
     command = ["search", *tiny_run.ARGUMENTS, "--epochs", "1", "--out", "out"]
-    assert main([*command, "--grid", "smoothing=0.3"]) == 0
+    assert cli.main([*command, "--grid", "smoothing=0.3"]) == 0
     assert "Chosen: smoothing 0.3" in capsys.readouterr().out
     (row,) = csv.DictReader((tmp_path / "out" / "search.csv").open())
     run = Run(tmp_path / "out" / row["run"])

@@ -219,7 +219,7 @@ def test_an_override_changes_one_setting_and_keeps_its_type(key, value, expected
         ("loss", "au", "'batch_size', 'epochs'"),
         ("source", "x", "'batch_size', 'epochs'"),
         ("rate", "1", "learning_rate"),
-        ("epochs", "0", "`epochs` must be an integer of at least 1"),
+        ("epochs", "-1", "`epochs` must be an integer of at least 0"),
         ("epochs", "many", "`epochs` must be an integer"),
         ("schedule", "linear", "'steps', 'cosine'"),
         ("milestones", "10;20", "numbers separated by commas"),
@@ -255,7 +255,7 @@ def test_milestones_and_warmup_scale_with_the_epochs():
     one = with_epochs(settings.settings("cifar10", "resnet50", "xe"), 1)
     assert one.warmup_epochs == 0
     with pytest.raises(ValueError, match="epochs"):
-        with_epochs(short, 0)
+        with_epochs(short, -1)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import tiny_run
 from keras_selcal import AULoss
 from recipes import data, models, training
 from recipes.evaluation import evaluate
-from recipes.optimizers import L2SGD
+from recipes.optimizers import TorchSGD
 from recipes.runs import Run, RunError
 from recipes.settings import settings, with_epochs
 
@@ -43,7 +43,7 @@ def test_weight_decay_is_in_the_gradient():
             g = 0.5 + 0.9 = 1.4,     v = 1.8 + 1.4,    w = 1.8 − 0.32 = 1.48
             g = −1 + 0.74 = −0.26,   v = 2.88 − 0.26,  w = 1.48 − 0.0524
     """
-    found = by_keras(L2SGD(0.1, momentum=0.9, l2=0.5), [2.0, -1.0])
+    found = by_keras(TorchSGD(0.1, momentum=0.9, l2=0.5), [2.0, -1.0])
     expected = [[1.8, -0.75], [1.48, -0.4875], [1.4276, -0.495375]]
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
@@ -60,14 +60,14 @@ def test_the_update_is_pytorchs():
         weight.grad = torch.tensor(gradient)
         theirs.step()
         expected.append(weight.detach().numpy().copy())
-    found = by_keras(L2SGD(0.1), [2.0, -1.0])
+    found = by_keras(TorchSGD(0.1), [2.0, -1.0])
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_the_optimizer_is_saved():
-    optimizer = L2SGD(0.3, momentum=0.8, l2=0.01)
+    optimizer = TorchSGD(0.3, momentum=0.8, l2=0.01)
     again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
-    assert isinstance(again, L2SGD)
+    assert isinstance(again, TorchSGD)
     assert again.get_config() == optimizer.get_config()
     # Keras's own decay would come on top.
     assert again.weight_decay is None
@@ -184,7 +184,7 @@ def test_the_chosen_model_has_the_lowest_validation_loss_after_warm_up(undisturb
     assert undisturbed.environment()["best_epoch"] == best + 1
     logits, labels = undisturbed.predictions("val")
     model = keras.saving.load_model(undisturbed.folder / "model.keras")
-    assert isinstance(model.optimizer, L2SGD)
+    assert isinstance(model.optimizer, TorchSGD)
     dataset = training.load_data(tiny_run.task())
     batches = data.Batches(dataset.val, dataset.preprocessing, 32)
     np.testing.assert_allclose(model.predict(batches, verbose=0), logits, atol=1e-5)
