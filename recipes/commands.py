@@ -20,9 +20,6 @@ def train(
 ) -> None:
     """Train a model and save its logits.
 
-    Example:
-      python -m recipes train --dataset cifar10 --model resnet50 --loss au --csf msp
-
     The settings are the paper's (`list` shows them). If --epochs changes the length of
     the training, the milestones of the learning rate and the warm-up before the choice
     of the checkpoint move in proportion. --set changes any setting: --set
@@ -33,8 +30,7 @@ def train(
     Args:
         request: what to train.
         out: folder of the run (default: in runs/, named after the task).
-        devices: devices that share each batch (default: 1, or those of all processes
-            that were started together).
+        devices: devices that share each batch (default: those of all processes).
     """
     prepare(devices)
     from recipes import training
@@ -173,8 +169,7 @@ def tables(
     Args:
         run: folder of a run, or a folder of runs (default: runs).
         output: folder of the tables.
-        fit_on: split on which temperatures and Meta-Cal are fitted; the released code
-            has train.
+        fit_on: split for temperatures and Meta-Cal; the released code has train.
     """
     from recipes.overview import finished
     from recipes.paper.tables import write_tables
@@ -237,7 +232,6 @@ def reproduce(
     Examples:
       python -m recipes reproduce --dataset cifar10,cifar100 --data-dir DATA --estimate
       python -m recipes reproduce --table 2 --dataset cifar10 --data-dir DATA --jobs 2
-      python -m recipes reproduce --scale 0.01 --dataset cifar10 --model preresnet56
 
     The tables share their runs: --table selects what is written. Before training, a
     step of each model is timed, and the hours are printed. A matrix that was stopped
@@ -257,8 +251,7 @@ def reproduce(
         from_scratch: start transformers without weights from random ones.
         estimate: print the estimate of the hours only.
         out: folder for runs and tables (default: runs/reproduce).
-        fit_on: split on which temperatures and Meta-Cal are fitted; the released code
-            has train.
+        fit_on: split for temperatures and Meta-Cal; the released code has train.
         pool: where the runs are trained.
     """
     from recipes import reproduce as matrix
@@ -389,8 +382,7 @@ def quickstart(
         out: folder for runs, table, pictures and report.
         seeds: runs of each loss.
         epochs: length of the training (default: 60).
-        devices: devices that share each batch (default: 1, or those of all processes
-            that were started together).
+        devices: devices that share each batch (default: those of all processes).
     """
     prepare(devices)
     from recipes import quickstart as example
