@@ -346,7 +346,7 @@ def check_classes(labels: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def check_alpha(alpha: Any) -> float:
-    """Returns the checked α; one above ½ earns a warning."""
+    """Returns the checked α, with a warning if it is above ½."""
     allowed = "a number in (0, 1): the share of sets that may miss the label"
     number = check_number("alpha", alpha, allowed, above=0, below=1)
     if number > 0.5:
