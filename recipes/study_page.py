@@ -77,6 +77,7 @@ def tables(rows: Sequence[Row]) -> dict[str, str]:
             made[f"{metric}_{protocol}"] = _by_bed(found, protocol, metric)
         made[f"all_{protocol}"] = _everything(found, protocol)
     made["defaults"] = _validation(found)
+    made["whole"] = _whole(found)
     return made
 
 
@@ -178,6 +179,22 @@ def _validation(found: Cells) -> str:
             rows.append([name, _PROTOCOLS[protocol], *texts])
     heading = ["validation, mean over beds", "", *map(_title, metrics)]
     return _table(heading, rows)
+
+
+def _whole(found: Cells) -> str:
+    """AU with the whole gradient minus AU, on the test data of each bed."""
+    rows = []
+    for protocol in PROTOCOLS:
+        for metric in PRIMARY:
+            gaps = [
+                difference(found, (bed, protocol), ("au_cdf", "au"), f"test_{metric}")
+                for bed in BEDS
+            ]
+            digits = 3 if "nll" in metric else 2
+            texts = ["" if gap is None else gap.text(metric, digits) for gap in gaps]
+            if any(texts):
+                rows.append([_PROTOCOLS[protocol], _title(metric), *texts])
+    return _table(["", "", *(bed.title for bed in BEDS.values())], rows)
 
 
 def _everything(found: Cells, protocol: str) -> str:
