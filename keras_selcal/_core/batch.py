@@ -11,7 +11,10 @@ from keras import ops
 
 from keras_selcal._core.ops import (
     Tensor,
+    argmax,
     as_float,
+    first_largest,
+    in_blocks,
     mask_of,
     may_be_infinite,
     safe_log,
@@ -287,9 +290,26 @@ class Batch:
         class 1 of two where its probability is above the threshold.
         """
         if self.threshold == 0.5:
-            return ops.argmax(self.y_pred, axis=-1)[:, None]
+            return argmax(self.y_pred)
         threshold = math.log(self.threshold) if self.in_logs else self.threshold
         return ops.cast(self.y_pred[:, 1:] > threshold, "int32")
+
+    def top_label(self) -> tuple[Tensor, Tensor]:
+        """Returns the predicted class's probability and its label mass, both (n,)."""
+        if self.sparse and self.threshold == 0.5:
+            # Two equal probabilities are at most ½.
+            most = -0.69 if self.in_logs else 0.501
+            largest, correct = in_blocks(
+                lambda x, index: first_largest(x, index, most),
+                self.y_pred,
+                self.class_indices,
+            )
+            correct = ops.cast(correct, largest.dtype)
+        else:
+            place = self.predicted()
+            largest = ops.take_along_axis(self.y_pred, place, axis=-1)
+            correct = ops.take_along_axis(self.distributions, place, axis=-1)
+        return self.as_p(largest[:, 0]), correct[:, 0]
 
     def expectation(self, values: Tensor) -> Tensor:
         """Returns Σ_c y_c v_c, (n,), for values of shape (n, 1), (n, k) or (n,)."""
@@ -338,7 +358,8 @@ def _rows_of_weight(
 def _sums_to_one(rows: Tensor) -> Tensor:
     """Returns which rows may be distributions, (n,), instead of NaN or logits."""
     # Without absolute values, (1 − p, p) and many rows of logits sum to 1 for any p.
-    return abs(ops.sum(abs(rows), axis=-1) - 1.0) <= SUM_TOLERANCE
+    (sums,) = in_blocks(lambda rows: (ops.sum(abs(rows), axis=-1),), rows)
+    return abs(sums - 1.0) <= SUM_TOLERANCE
 
 
 def _static_shape(x: Tensor) -> tuple[int | None, ...] | None:

@@ -16,6 +16,9 @@ Tensor: TypeAlias = Any
 # Smallest number whose logarithm and reciprocal are finite in float32.
 TINY = 1e-37
 
+# Entries of a block whose temporary arrays stay in a CPU's cache.
+_BLOCK = 2**18
+
 # Coefficients of Π_{j=1..8} (1 + x/j) = Π (x + j) / 8!, highest power first.
 _RISING_PRODUCT = tuple(
     float(c) / math.factorial(8) for c in np.poly(-np.arange(1.0, 9.0))
@@ -231,18 +234,71 @@ def gradient(function: Callable[[Tensor], Any], x: Tensor) -> tuple[Tensor, Any]
     raise NotImplementedError(f"The {backend} backend of Keras has no gradients.")
 
 
-def may_be_infinite(x: Tensor) -> bool:
-    """Returns whether a tensor may hold −∞: False if it is known that it does not.
-
-    That is known only for eager PyTorch on a CPU, where looking at values makes no
-    device wait, and where each operation on a whole tensor costs.
+def looks_at_values(x: Tensor) -> bool:
+    """Returns whether looking at a tensor's values is cheap: for eager PyTorch on a
+    CPU, where no device has to wait, and where each operation makes a new tensor.
     """
     if keras.backend.backend() != "torch" or x.device.type != "cpu" or x.numel() == 0:
-        return True
+        return False
     import torch
 
+    return not torch.compiler.is_compiling()
+
+
+def may_be_infinite(x: Tensor) -> bool:
+    """Returns whether a tensor may hold −∞: False if it is known that it does not."""
     # NaN compares as if it were infinite.
-    return torch.compiler.is_compiling() or not bool(x.detach().amin() > -math.inf)
+    return not (looks_at_values(x) and bool(x.detach().amin() > -math.inf))
+
+
+def in_blocks(function: Callable[..., Any], *rows: Tensor) -> Any:
+    """Returns function(*rows) of arrays (n, ...), a tuple of tensors of n rows.
+
+    Eager PyTorch on a CPU takes blocks of rows whose temporary arrays stay in its
+    cache.
+    """
+    step = max(1, _BLOCK // math.prod(rows[0].shape[1:])) if rows[0].shape[0] else 1
+    if not looks_at_values(rows[0]) or rows[0].shape[0] <= step:
+        return function(*rows)
+    blocks = zip(*(array.split(step) for array in rows), strict=True)
+    parts = zip(*(function(*block) for block in blocks), strict=True)
+    return tuple(ops.concatenate(part) for part in parts)
+
+
+def argmax(x: Tensor) -> Tensor:
+    """Returns the first index of the largest value of each row, (n, 1), as int32.
+
+    Values that are not equal must be more than 2⁻¹⁰⁰ apart, as probabilities and their
+    logarithms are. XLA compares one value after the other in an argmax, but not in this
+    minimum of c + 2²²·[x_c < max x].
+    """
+    backend, k = keras.backend.backend(), int(x.shape[-1])
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        # Keras's own makes copies to tell −0 from 0.
+        return tf.argmax(x, axis=-1, output_type=tf.int32)[:, None]
+    if backend == "jax" and 32 < k < 2**22:
+        below = ops.minimum(ops.amax(x, axis=-1, keepdims=True) - x, 2.0**-100)
+        place = ops.arange(k, dtype=x.dtype) + below * 2.0**122
+        return ops.cast(ops.amin(place, axis=-1, keepdims=True), "int32")
+    return ops.cast(ops.argmax(x, axis=-1, keepdims=True), "int32")
+
+
+def first_largest(x: Tensor, index: Tensor, most: float) -> tuple[Tensor, Tensor]:
+    """Returns the largest value of each row, and whether it is at `index`, (n, 1), for
+    the first time in the row; both (n, 1).
+
+    A value that a row has twice is below `most`.
+    """
+    largest = ops.amax(x, axis=-1, keepdims=True)
+    if not looks_at_values(x):
+        return largest, argmax(x) == index
+    found = ops.take_along_axis(x, index, axis=-1) == largest
+    # Only in these rows may an earlier value be the same.
+    rows = (found & (largest < most))[:, 0].nonzero()[:, 0]
+    found[rows] = x[rows].argmax(-1, keepdim=True) == index[rows]
+    return largest, found
 
 
 def safe_log(x: Tensor) -> Tensor:

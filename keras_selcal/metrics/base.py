@@ -14,6 +14,7 @@ from keras_selcal._core.ops import (
     Tensor,
     add_exactly,
     add_to_cells,
+    looks_at_values,
     segment_sum,
 )
 from keras_selcal._core.outputs import Outputs
@@ -21,10 +22,11 @@ from keras_selcal._core.ranking import Ranking
 from keras_selcal._core.validation import check_count, refuse
 from keras_selcal.csf.score import squash
 
-# Rows, and entries of predictions, that are added to a state at a time: float32 sums of
-# as many are exact for counts, and temporary arrays stay small.
+# Rows, and entries of predictions, that are looked at at a time: temporary arrays stay
+# small. Rows that are added up at a time: sums in float32 stay accurate.
 _MOST_ROWS = 2**20
 _MOST_ENTRIES = 2**22
+_MOST_SUMMANDS = 2**18
 
 # An array of so few sums is added as a whole.
 _FEW_CELLS = 2**11
@@ -69,6 +71,8 @@ class ClassificationMetric(keras.metrics.Metric):
     direction = "down"
     # Whether there are sums for each class of multi-class predictions.
     class_wise = False
+    # Whether an update looks at rows as a whole only, without arrays of their size.
+    row_wise = False
 
     def __init__(
         self,
@@ -188,7 +192,9 @@ class ClassificationMetric(keras.metrics.Metric):
             )
         if batch.y_pred.shape[0] == 0:
             return
-        for part in parts(batch):
+        # A slice of rows is a view for eager PyTorch, and a copy for XLA.
+        whole = self.row_wise and not looks_at_values(batch.y_pred)
+        for part in parts(batch, None if whole else _MOST_ENTRIES):
             w = part.sample_weight
             w = ops.ones_like(part.y_pred[:, 0]) if w is None else w
             # A row that cannot be right has the weight NaN, and so has the result.
@@ -206,8 +212,11 @@ class ClassificationMetric(keras.metrics.Metric):
         few = num_cells > _FEW_CELLS and (n is None or 4 * n < num_cells)
         if few and add_to_cells(sums, index, ops.cast(rows, sums.dtype)):
             return
-        values = ops.reshape(segment_sum(rows, index, num_cells), (groups, size, 2))
-        self.accumulate(sums, values)
+        step = n if n is None or n <= _MOST_SUMMANDS else _MOST_SUMMANDS
+        for start in range(0, n or 1, step or 1):
+            part = slice(start, None if n is None else start + step)
+            values = segment_sum(rows[part], index[part], num_cells)
+            self.accumulate(sums, ops.reshape(values, (groups, size, 2)))
 
     def group_counts(self, w: Tensor) -> Tensor:
         """Returns the number of rows of weight above 0 of each label, (groups,)."""
@@ -269,11 +278,13 @@ class ClassificationMetric(keras.metrics.Metric):
         return {**config, **options, "num_classes": self.num_classes}
 
 
-def parts(batch: Batch) -> Iterator[Batch]:
+def parts(batch: Batch, most_entries: int | None) -> Iterator[Batch]:
     """Yields a batch in parts of bounded size, or whole where its size is unknown."""
     n, w, labels = batch.y_pred.shape[0], batch.sample_weight, batch.num_labels
-    most = max(1, min(_MOST_ROWS, _MOST_ENTRIES // batch.num_classes) // labels)
-    most *= labels
+    most = _MOST_ROWS
+    if most_entries is not None:
+        most = min(most, most_entries // batch.num_classes)
+    most = max(1, most // labels) * labels
     if n is None or n <= most:
         yield batch
         return
@@ -286,20 +297,6 @@ def parts(batch: Batch) -> Iterator[Batch]:
             sample_weight=None if w is None else w[rows],
             logits=None if batch.logits is None else batch.logits[rows],
         )
-
-
-def top_label(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Returns the predicted class's probability and its label mass, both (n,)."""
-    top = batch.predicted()
-    if batch.threshold == 0.5:
-        largest = ops.amax(batch.y_pred, axis=-1)
-    else:
-        largest = ops.take_along_axis(batch.y_pred, top, axis=-1)[:, 0]
-    if batch.sparse:
-        correct = ops.cast(top == ops.cast(batch.labels, top.dtype), largest.dtype)
-    else:
-        correct = ops.take_along_axis(batch.labels, top, axis=-1)
-    return batch.as_p(largest), correct[:, 0]
 
 
 def to_cells(log_odds: Tensor, num_cells: int) -> Tensor:
@@ -338,6 +335,7 @@ class RankingMetric(ClassificationMetric):
     """
 
     default_cells = 2**14
+    row_wise = True
 
     def __init__(
         self, csf: Any = "msp", *, num_cells: int | None = None, **options: Any
@@ -356,7 +354,7 @@ class RankingMetric(ClassificationMetric):
         self._present = self.add_sums("present", (groups,))
 
     def update(self, batch: Batch, w: Tensor) -> None:
-        loss = 1.0 - top_label(batch)[1]
+        loss = 1.0 - batch.top_label()[1]
         cells = to_cells(batch.log_odds(self.csf), self.size)
         rows = ops.stack([w, w * loss], axis=-1)
         self.accumulate_rows(self._histogram, rows, cells)

@@ -24,7 +24,6 @@ from keras_selcal.metrics.base import (
     ClassificationMetric,
     rescaled,
     to_cells,
-    top_label,
 )
 
 
@@ -156,6 +155,8 @@ class ExpectedCalibrationError(_BinnedError):
       Learning](https://arxiv.org/abs/1904.01685), for adaptive bins
     """
 
+    row_wise = True
+
     def __init__(
         self,
         num_bins: int = 15,
@@ -202,7 +203,7 @@ class ExpectedCalibrationError(_BinnedError):
     def _event(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns the probability of an event and whether it happened, both (n,)."""
         if self.kind == "top_label":
-            return top_label(batch)
+            return batch.top_label()
         return positive(batch), batch.distributions[:, 1]
 
     def _log_odds(self, batch: Batch) -> Tensor:

@@ -9,7 +9,7 @@ from keras_selcal._core.ops import Tensor
 from keras_selcal._core.ranking import Ranking
 from keras_selcal._core.saving import serializable
 from keras_selcal._core.validation import check_number
-from keras_selcal.metrics.base import RankingMetric, rescaled, top_label
+from keras_selcal.metrics.base import RankingMetric, rescaled
 
 # Cells of the histogram of losses: exact for 0 and 1, fine for soft labels.
 _LOSS_CELLS = 2**10
@@ -101,7 +101,7 @@ class ExcessAURC(RankingMetric):
 
     def update(self, batch: Batch, w: Tensor) -> None:
         super().update(batch, w)
-        loss = 1.0 - top_label(batch)[1]
+        loss = 1.0 - batch.top_label()[1]
         # From the largest loss to the smallest: the best ranking.
         place = (1.0 - ops.where(ops.equal(loss, loss), loss, 1.0)) * (_LOSS_CELLS - 1)
         cells = ops.clip(ops.cast(ops.round(place), "int32"), 0, _LOSS_CELLS - 1)

@@ -11,7 +11,7 @@ from keras_selcal._core.ranking import Ranking
 from keras_selcal._core.saving import serializable
 from keras_selcal._core.validation import check_choice, check_number, refuse
 from keras_selcal.functional.unknown import check_share, unknown_weight
-from keras_selcal.metrics.base import RankingMetric, rescaled, to_cells, top_label
+from keras_selcal.metrics.base import RankingMetric, rescaled, to_cells
 
 UNKNOWN = -1
 """The label of an input that belongs to none of the classes."""
@@ -65,7 +65,7 @@ class UnknownMetric(RankingMetric):
 
     def update(self, batch: Batch, w: Tensor) -> None:
         cells = to_cells(batch.log_odds(self.csf), self.size)
-        loss = 1.0 - top_label(batch)[1]
+        loss = 1.0 - batch.top_label()[1]
         if self._updating_unknown:
             loss = ops.ones_like(loss)
         rows = ops.stack([w, w * loss], axis=-1)
