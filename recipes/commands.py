@@ -172,7 +172,7 @@ def tables(
         fit_on: split for temperatures and Meta-Cal; the released code has train.
     """
     from recipes.overview import finished
-    from recipes.paper.tables import write_tables
+    from recipes.paper.table_files import write_tables
 
     runs = finished(run)
     files, notes = write_tables(runs, output, fit_on)

@@ -18,7 +18,8 @@ from recipes import losses, models, settings
 from recipes.launch import Ended, Job, run_all, training_job
 from recipes.optimizers import TorchSGD
 from recipes.paper import published
-from recipes.paper.tables import TABLES, write_tables
+from recipes.paper.table_files import write_tables
+from recipes.paper.tables import TABLES
 from recipes.progress import Progress, console
 from recipes.request import Request
 from recipes.runs import Run, RunError

@@ -13,7 +13,8 @@ from recipes import settings
 from recipes.cli import main
 from recipes.paper import published
 from recipes.paper.posthoc import posthoc_values
-from recipes.paper.tables import latex, markdown, measured, table_csv
+from recipes.paper.table_files import latex
+from recipes.paper.tables import markdown, measured, table_csv
 from recipes.runs import Predictions
 
 pytestmark = pytest.mark.backend_free
