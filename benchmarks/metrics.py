@@ -158,7 +158,7 @@ def streaming(repetitions):
     print(f"\nResNet-20, batch 128, {keras.backend.backend()}: {step:.0f} ms a step")
     labels = ops.convert_to_tensor(y)
     logits = ops.convert_to_tensor(rng.normal(size=(128, 10)).astype("float32") * 4)
-    given = {"from_logits": True}
+    given, total = {"from_logits": True}, 0.0
     for name, metric in {
         "ECE": metrics.ExpectedCalibrationError(**given),
         "ECE, adaptive": metrics.ExpectedCalibrationError(binning="adaptive", **given),
@@ -176,7 +176,9 @@ def streaming(repetitions):
     }.items():
         run = in_training(metric, labels, logits)
         cost = medians({"": run}, 10 * repetitions)[""]
+        total += cost
         print(f"  {name:<18}{cost:8.2f} ms{100 * cost / step:8.2f} %")
+    print(f"  {'all together':<18}{total:8.2f} ms{100 * total / step:8.2f} %")
 
 
 def main():

@@ -50,18 +50,25 @@ def uniform_bins(p: Array, num_bins: int, left_closed: bool = False) -> Array:
 
     `left_closed` makes them [a, b), the last one closed.
     """
-    edges = uniform_edges(num_bins, p.dtype)
-    last = num_bins - 1
-    # p·M is the bin, except at edges and for rounding; faster than a search.
     with np.errstate(invalid="ignore"):
-        index = (p * p.dtype.type(num_bins)).astype(np.intp)
-    index = np.clip(index, 0, last)
-    low, high = edges[index], edges[index + 1]
+        position = p * p.dtype.type(num_bins)
+        index = np.clip(position.astype(np.intp), 0, num_bins - 1)
+        # p·M is the bin, except near an edge (or for NaN), where rounding may be off.
+        nearest = np.rint(position)
+        position -= nearest
+        np.abs(position, out=position)
+        slack = 4 * num_bins * np.finfo(p.dtype).eps
+        near = np.flatnonzero(~(position > slack) & (nearest != 0))
+    edges, last = uniform_edges(num_bins, p.dtype), num_bins - 1
+    flat = index.reshape(-1)
+    p, at = p.reshape(-1)[near], flat[near]
+    low, high = edges[at], edges[at + 1]
     if left_closed:
-        index += (p >= high).astype(np.intp) - (p < low)
+        at += (p >= high).astype(np.intp) - (p < low)
     else:
-        index += (p > high).astype(np.intp) - (p <= low)
-    return np.clip(index, 0, last)
+        at += (p > high).astype(np.intp) - (p <= low)
+    flat[near] = np.clip(at, 0, last)
+    return index
 
 
 def run_cuts(n: Any, num_bins: int, xp: Any) -> Any:

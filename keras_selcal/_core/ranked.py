@@ -25,12 +25,16 @@ class Ranked(NamedTuple):
     def ranking(self, ranks: Array | None = None) -> Ranking:
         """Returns the groups of equal rank, from the least confident to the most."""
         ranks = self.ranks if ranks is None else ranks
-        groups, count = Segments.of(ranks), self.samples.counts
-        loss = groups.sums(self.losses * count)
+        groups = Segments.of(ranks)
+        if self.samples.weight is None:
+            mass, loss = groups.sizes.astype("float64"), groups.sums(self.losses)
+        else:
+            count = self.samples.counts
+            mass, loss = groups.sums(count), groups.sums(self.losses * count)
         if np.isnan(ranks).any():
             # Without a rank there is no value.
             loss = np.full_like(loss, np.nan)
-        return Ranking(groups.sums(count), loss, np)
+        return Ranking(mass, loss, np)
 
 
 def mean_over_labels(

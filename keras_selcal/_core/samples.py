@@ -353,6 +353,8 @@ class Samples:
         """Confidence scores (n,), in the predictions' own precision."""
         if csf.needs != "probabilities":
             return self.each(lambda rows: csf.scores(self._needed(csf, rows), np))
+        if csf.built_in and csf.__name__ == "msp" and not self.from_logits:
+            return self._largest[0]
         return self.each(lambda rows: csf.scores(self.p(rows), np))
 
     def ranks(self, csf: Any) -> Array:

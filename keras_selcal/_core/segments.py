@@ -7,6 +7,22 @@ import numpy as np
 from keras_selcal._core.samples import Array
 
 
+def argsort(keys: Array) -> Array:
+    """Returns the order of keys (n,), with NaN last.
+
+    As integers, the bits of floats sort like the floats, and a sort of integers that
+    hold the sample's index as well is several times faster than one of indices.
+    """
+    if keys.dtype != np.float32 or len(keys) >= 2**32:
+        return np.argsort(keys)
+    # −0 becomes 0. The bits of negative floats fall as these rise.
+    bits = (keys + np.float32(0)).view(np.int32)
+    packed = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).astype(np.int64) << 32
+    packed |= np.arange(len(keys))
+    packed.sort()
+    return packed & 0xFFFFFFFF
+
+
 class Segments(NamedTuple):
     """Samples in rising order of a key, and where each key's run begins.
 
@@ -21,7 +37,7 @@ class Segments(NamedTuple):
     @classmethod
     def of(cls, keys: Array) -> "Segments":
         """One segment for each key that occurs."""
-        order = np.argsort(keys)
+        order = argsort(keys)
         ranked = keys[order]
         starts = np.ones(len(keys), bool)
         np.not_equal(ranked[1:], ranked[:-1], out=starts[1:])
@@ -30,6 +46,11 @@ class Segments(NamedTuple):
     def sums(self, values: Array) -> Array:
         """Returns the sums of values (..., n) over each segment, (..., segments)."""
         return np.add.reduceat(values[..., self.order], self.starts, axis=-1)
+
+    @property
+    def sizes(self) -> Array:
+        """The number of samples of each segment, (segments,)."""
+        return np.diff(self.starts, append=len(self.order))
 
     def merged(self, alike: Array) -> "Segments":
         """Joins neighbouring segments of which all samples are `alike`, (n,)."""
