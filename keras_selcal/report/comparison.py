@@ -8,6 +8,7 @@ import numpy as np
 from keras_selcal._core.validation import refuse
 from keras_selcal.report import tables
 from keras_selcal.report.evaluation import Evaluation
+from keras_selcal.report.html.numbers import scaled
 from keras_selcal.report.statistics import percentile_ends
 
 
@@ -109,29 +110,30 @@ class Comparison(Mapping[str, Difference]):
 
     def __str__(self) -> str:
         one, two = self.names
-        head = ["metric", one, two, "difference"]
-        rows = [
-            [metric, *map(tables.number, (d.first, d.second)), f"{d.value:+.5f}"]
-            for metric, d in self.items()
-        ]
-        notes = []
+        head, rows = ["metric", one, two, "unit", "difference"], []
+        for metric, d in self.items():
+            unit = self.first.rows[metric].unit
+            values = (scaled(x, unit) for x in (d.first, d.second))
+            difference = scaled(d.value, unit, "+")
+            rows.append([metric, *values, tables.unit_of(unit), difference])
+        notes = ["", "Differences of shares (%) are in points."]
         if self.first.bootstrap:
             level = 100 * self.first.confidence_level
             head += [f"{level:g} % interval", "better"]
             for row, (metric, d) in zip(rows, self.items(), strict=True):
                 verdict = self.better(metric) or self.verdict(metric)
-                row += [tables.bracket(d.low, d.high, "+.5f"), verdict]
-            notes = [
-                "",
+                unit = self.first.rows[metric].unit
+                row += [tables.bracket(d.low, d.high, unit, "+"), verdict]
+            notes.append(
                 f"Intervals: percentiles over {self.first.bootstrap:,} resamples, the "
-                "same for both models. Undecided: the interval contains 0.",
-            ]
+                "same for both models. Undecided: the interval contains 0."
+            )
         return "\n".join(
             [
                 f"Difference {one} − {two} on the same {self.first.num_samples:,} "
                 "samples",
                 "",
-                *tables.aligned(head, rows, right={1, 2, 3}),
+                *tables.aligned(head, rows, right={1, 2, 4}),
                 *notes,
             ]
         )

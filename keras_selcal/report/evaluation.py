@@ -12,6 +12,7 @@ from keras_selcal._core.bootstrap import Resampled, resample_counts
 from keras_selcal._core.reliability import ReliabilityBins, reliability_bins
 from keras_selcal._core.samples import Array, Samples
 from keras_selcal._core.validation import check_count, check_number, refuse
+from keras_selcal.functional.calibration import class_sums
 from keras_selcal.functional.refinement import refined_losses
 from keras_selcal.metric_table import METRICS, MetricRow
 from keras_selcal.report.statistics import percentile_ends
@@ -47,6 +48,7 @@ class Evaluation(Mapping[str, Interval]):
         samples: the rows that count: samples, or with `multi_label` the labels of
             samples.
         index: number of the sample that each row belongs to.
+        unit: the same among the samples that count, which resamples draw.
         num_samples: number of samples that count.
         num_given: number of samples given.
         num_classes: number of classes or labels.
@@ -107,7 +109,7 @@ class Evaluation(Mapping[str, Interval]):
         self.num_given = samples.num_given // samples.num_labels
         self.index = samples.index // samples.num_labels
         # A resample draws samples, each with all of its rows.
-        units, self._unit = np.unique(self.index, return_inverse=True)
+        units, self.unit = np.unique(self.index, return_inverse=True)
         self.num_samples = len(units)
         self.num_classes = samples.num_labels if multi_label else samples.num_classes
         self.rows = self._rows()
@@ -193,7 +195,7 @@ class Evaluation(Mapping[str, Interval]):
         for drawn in resample_counts(
             self.num_samples, bootstrap, seed, self.samples.num_labels
         ):
-            found = resampled.metrics(drawn[:, self._unit])
+            found = resampled.metrics(drawn[:, self.unit])
             if self.unknown is not None:
                 m = self.unknown.m
                 strange = rng.multinomial(m, np.full(m, 1 / m), len(drawn))
@@ -224,17 +226,87 @@ class Evaluation(Mapping[str, Interval]):
             level=self.confidence_level,
         )
 
-    def per_label(self) -> dict[int, dict[str, float]]:
-        """Returns the metrics of each label of multi-label predictions.
+    def per_class(self) -> dict[int, dict[str, float]]:
+        """Returns the metrics of each class, or of each label of multi-label data.
 
-        `frequency` is the share of samples that have the label, `mean` the mean of its
-        probability, `positive_ece` and `accuracy` are those of the label.
+        `frequency` is the share of samples that are of the class, `mean` the mean of
+        its probability, and `positive_ece` compares the two in bins. `accuracy` and
+        `confidence` are those of the predictions: for the samples of the class, NaN if
+        there are none, or for the yes-or-no decisions about the label.
         """
-        samples, found = self.samples, {}
-        present = [0] if samples.label_index is None else np.unique(samples.label_index)
-        for label, part in zip(present, samples.split_labels(), strict=True):
-            p, y = part.event("positive")
-            values = {"frequency": part.mean(y), "mean": part.mean(p)}
-            values |= self._evaluate(part, "accuracy", "positive_ece")
-            found[int(label)] = values
-        return found
+        samples = self.samples
+        if self.multi_label:
+            return {
+                label: {
+                    "frequency": part.mean(part.event("positive")[1]),
+                    "mean": part.mean(part.event("positive")[0]),
+                    **self._evaluate(part, "accuracy"),
+                    "confidence": part.mean(part.confidence),
+                    **self._evaluate(part, "positive_ece"),
+                }
+                for label, part in self.parts().items()
+            }
+        share = samples.counts / samples.counts.sum()
+
+        def of_class(values: Array) -> Array:
+            if samples.sparse:
+                return np.bincount(samples.labels, values, samples.num_classes)
+            return np.asarray(values @ samples.labels)
+
+        frequency = of_class(share)
+        hits = np.bincount(samples.top, share * samples.correct, len(frequency))
+        gap, mass = class_sums(samples, self.num_bins, "uniform", None)
+        gap /= mass.sum(axis=-1, keepdims=True)
+        with np.errstate(invalid="ignore"):
+            columns = {
+                "frequency": frequency,
+                "mean": frequency + gap.sum(axis=-1),
+                "accuracy": hits / frequency,
+                "confidence": of_class(share * samples.confidence) / frequency,
+                "positive_ece": np.abs(gap).sum(axis=-1),
+            }
+        rows = np.stack(list(columns.values()), axis=-1).tolist()
+        return {c: dict(zip(columns, row, strict=True)) for c, row in enumerate(rows)}
+
+    def parts(self) -> dict[int, Samples]:
+        """Returns the rows of each label of multi-label data."""
+        index = self.samples.label_index
+        present = [0] if index is None else np.unique(index).tolist()
+        return dict(zip(present, self.samples.split_labels(), strict=True))
+
+    @property
+    def truth(self) -> Array:
+        """The class of each row, (n,); of soft labels, the most probable one."""
+        samples = self.samples
+        return samples.labels if samples.sparse else samples.labels.argmax(axis=-1)
+
+    def label_issues(self) -> Array:
+        """Returns which rows contradict their label with unusual confidence.
+
+        A prediction counts if it is wrong and its probability is at least the mean
+        probability of that class among the samples with that label: the off-diagonal
+        entries of the confident joint of Northcutt et al., with the predicted class.
+        Soft labels have none.
+
+        Returns:
+            A mask, (n,), of `samples`; `index` has the number of each sample.
+
+        References:
+        - Northcutt, Jiang & Chuang, [Confident Learning: Estimating Uncertainty in
+          Dataset Labels](https://arxiv.org/abs/1911.00068)
+        """
+        samples, truth = self.samples, self.truth
+        if not (samples.sparse or np.isin(samples.labels, (0, 1)).all()):
+            return np.zeros(samples.n, bool)
+        of_label = samples.each(lambda r: samples.of_class(samples.p(r), truth[r]))
+        # Each label of multi-label data has two classes of its own.
+        k, label = samples.num_classes, samples.label_index
+        first = 0 if label is None else k * label
+        size, counts = k * samples.num_labels, samples.counts
+        with np.errstate(invalid="ignore"):
+            usual = np.bincount(first + truth, counts * of_label, size) / np.bincount(
+                first + truth, counts, size
+            )
+        return (samples.top != truth) & (
+            samples.confidence >= usual[first + samples.top]
+        )

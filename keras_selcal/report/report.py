@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from keras_selcal._core.validation import refuse
+from keras_selcal.metric_table import METRICS
 from keras_selcal.report import tables
 from keras_selcal.report.comparison import Comparison, check_pair
 from keras_selcal.report.evaluation import Evaluation
+from keras_selcal.report.html.numbers import scaled, value_of
 from keras_selcal.report.html.page import build_page
 
 # Rows of the text table of labels.
@@ -65,7 +67,7 @@ class CalibrationReport(Evaluation):
     For one sigmoid unit and for two classes, `ece` is the error of the predicted class
     (top-label) and `positive_ece` that of class 1. With `multi_label=True`, each label
     of a sample is a case: the metrics pool all labels, except `cwece`, which is the
-    mean of the labels' positive-class errors; `per_label()` has the metrics of each
+    mean of the labels' positive-class errors; `per_class()` has the metrics of each
     label. A resample draws samples with all of their labels.
 
     Args:
@@ -109,6 +111,8 @@ class CalibrationReport(Evaluation):
     - Efron, [Bootstrap Methods: Another Look at the
       Jackknife](https://doi.org/10.1214/aos/1176344552)
     """
+
+    per_label = Evaluation.per_class
 
     def compare(self, other: "CalibrationReport") -> Comparison:
         """Compares two models on the same samples by the paired bootstrap.
@@ -163,7 +167,7 @@ class CalibrationReport(Evaluation):
             "metrics": {name: tables.plain(p) for name, p in self._parts().items()},
         }
         if self.multi_label:
-            labels = self.per_label().items()
+            labels = self.per_class().items()
             parts["labels"] = {label: tables.plain(p) for label, p in labels}
         return parts
 
@@ -230,28 +234,27 @@ class CalibrationReport(Evaluation):
 
     def __str__(self) -> str:
         title = "Calibration report" + (f" of {self.name}" if self.name else "")
-        head = ["metric", "value", "better", "meaning"]
+        head = ["metric", "value", "unit", "better", "meaning"]
         rows, notes = [], ["↓ lower is better, ↑ higher is better."]
         outside = False
         for metric, (value, low, high) in self.items():
             about = self.rows[metric]
             meaning = self.meaning(metric).partition(":")[0].rstrip(".")
-            row = [metric, tables.number(value), about.arrow, meaning]
+            unit = tables.unit_of(about.unit)
+            row = [metric, scaled(value, about.unit), unit, about.arrow, meaning]
             if self.bootstrap:
                 mark = " *" if value < low or value > high else ""
                 outside |= bool(mark)
-                row.insert(2, tables.bracket(low, high) + mark)
+                row.insert(2, tables.bracket(low, high, about.unit) + mark)
             rows.append(row)
         if self.bootstrap:
             head.insert(2, f"{100 * self.confidence_level:g} % interval")
             notes.append(
-                f"Intervals: percentiles over {self.bootstrap:,} bootstrap resamples."
+                f"Intervals: percentiles over {self.bootstrap:,} bootstrap resamples. "
+                "Those of small calibration errors lie too high: resampling adds noise."
             )
         if outside:
-            notes.append(
-                "* The value lies outside its interval: resampling adds noise, which "
-                "can only raise this metric."
-            )
+            notes.append("* The value lies outside its interval.")
         if self.check is not None:
             notes.append(str(self.check))
         if self.multi_label:
@@ -275,11 +278,17 @@ class CalibrationReport(Evaluation):
 
     def _label_lines(self) -> list[str]:
         """Returns a table of the labels with the largest error."""
-        found = self.per_label()
+        found = self.per_class()
         worst = sorted(found, key=lambda label: -found[label]["positive_ece"])
         head = ["label", *next(iter(found.values()))]
         rows = [
-            [str(label), *map(tables.number, found[label].values())]
+            [
+                str(label),
+                *(
+                    value_of(value, METRICS[name].unit if name in METRICS else "share")
+                    for name, value in found[label].items()
+                ),
+            ]
             for label in worst[:_MOST_LABELS]
         ]
         return [

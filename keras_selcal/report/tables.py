@@ -4,15 +4,19 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-
-def number(value: float, form: str = ".5f") -> str:
-    """Returns a number of a text table, a dash for NaN."""
-    return "–" if math.isnan(value) else format(value, form)
+from keras_selcal.report.html.numbers import NONE, scaled
 
 
-def bracket(low: float, high: float, form: str = ".5f") -> str:
+def bracket(low: float, high: float, unit: str, sign: str = "") -> str:
     """Returns an interval of a text table, a dash if there is none."""
-    return "–" if math.isnan(low) else f"[{low:{form}}, {high:{form}}]"
+    if math.isnan(low):
+        return NONE
+    return f"[{scaled(low, unit, sign)}, {scaled(high, unit, sign)}]"
+
+
+def unit_of(unit: str) -> str:
+    """Returns the unit in a text table."""
+    return "%" if unit == "share" else unit
 
 
 def aligned(

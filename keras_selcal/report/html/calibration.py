@@ -1,10 +1,16 @@
-"""The sections on calibration: reliability diagrams, and label by label."""
+"""The section on calibration: reliability diagrams."""
 
 import math
 
 from keras_selcal._core.reliability import ReliabilityBins
 from keras_selcal.report.html import pictures
-from keras_selcal.report.html.markup import details, key, table, with_interval
+from keras_selcal.report.html.markup import (
+    details,
+    key,
+    line_style,
+    table,
+    with_interval,
+)
 from keras_selcal.report.html.numbers import (
     count,
     percent,
@@ -14,17 +20,15 @@ from keras_selcal.report.html.numbers import (
 )
 from keras_selcal.report.html.subject import Subject
 
-_MOST_LABELS, _MOST_DIAGRAMS = 200, 6
-
 
 def reliability(subject: Subject) -> str:
     """Returns the reliability diagrams of the models, "" if there are none."""
     level = round_percent(subject.first.confidence_level)
     two = subject.first.samples.num_classes == 2
     legend = key(
-        ("bar", "observed frequency"),
+        ("bar" if subject.several else "bar s0", "observed frequency"),
         ("whisker", f"{level} interval of that (Wilson)"),
-        ("said", "mean probability"),
+        ("said", "mean probability that it states"),
         ("perfect", "perfect calibration"),
         ("number", "cases"),
     )
@@ -43,8 +47,9 @@ def reliability(subject: Subject) -> str:
     text = (
         "The cases are grouped by the model’s confidence. A calibrated model is right "
         "in 80&nbsp;% of the cases in which it states 80&nbsp;%, so that its bars end "
-        "at the orange lines. Bars that end below them mean that the model is "
-        "overconfident, bars that end above them that it is underconfident."
+        "at the thick lines, which mark what it states. Bars that end below them mean "
+        "that the model is overconfident, bars that end above them that it is "
+        "underconfident."
     )
     if two:
         of = "each label" if subject.first.multi_label else "the positive class"
@@ -61,7 +66,7 @@ def _diagram(subject: Subject, index: int, kind: str, legend: str) -> str:
     report = subject.reports[index]
     bins = report.bins(kind)
     name, identity = subject.plain_name(index), f"reliability-{index}-{kind}"
-    picture = pictures.reliability(bins, identity, name, kind)
+    picture = pictures.reliability(bins, identity, name, kind, line_style(index))
     level = round_percent(report.confidence_level)
     figures = _bins_table(bins, kind, level)
     title = ""
@@ -96,49 +101,3 @@ def _bins_table(bins: ReliabilityBins, kind: str, level: str) -> str:
         "Cases",
     ]
     return table("Probability and frequency in each bin", head, rows)
-
-
-def labels(subject: Subject) -> str:
-    """Returns the metrics of each label, "" if there is one label only."""
-    if not subject.first.multi_label or subject.missing:
-        return ""
-    head = ["Label", "Frequency", "Mean probability", "Accuracy", "ECE"]
-    contents = []
-    for index, report in enumerate(subject.reports):
-        found = report.per_label()
-        worst = sorted(found, key=lambda c: -found[c]["positive_ece"])
-        rows = [
-            [
-                subject.class_name(c),
-                *(percent(found[c][x]) for x in ("frequency", "mean", "accuracy")),
-                value_of(found[c]["positive_ece"], "points"),
-            ]
-            for c in worst[:_MOST_LABELS]
-        ]
-        of = "" if len(rows) == len(found) else f" of {count(len(found))}"
-        caption = f"{count(len(rows))}{of} labels, the largest error first"
-        parts = report.samples.split_labels()
-        diagrams = "".join(
-            f"<article><h4>{subject.class_name(c)}</h4><figure>"
-            + pictures.reliability(
-                report.bins("positive", parts[position]),
-                f"label-{index}-{c}",
-                f"label {c}, {subject.plain_name(index)}",
-                "positive",
-            )
-            + "</figure></article>"
-            for position, c in enumerate(found)
-            if c in worst[:_MOST_DIAGRAMS]
-        )
-        contents.append(
-            table(caption, head, rows)
-            + details(
-                "Reliability diagrams of the labels with the largest error",
-                f'<div class="grid">{diagrams}</div>',
-            )
-        )
-    return (
-        "<p>Each label is a yes-or-no decision. The error (positive-class ECE) "
-        "compares its probability with how often it is true.</p>"
-        + subject.each(contents, "stack")
-    )

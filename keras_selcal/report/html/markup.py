@@ -12,6 +12,9 @@ from typing import Any
 # Tables with more columns may have to be scrolled sideways on a phone.
 _FEW_COLUMNS = 4
 
+# Decimal numbers with more digits are shown in groups, as in the script.
+_FEW_DIGITS = 4
+
 
 def table(
     caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], kind: str = ""
@@ -51,7 +54,7 @@ def key(*entries: tuple[str, str]) -> str:
 def swatch(kind: str) -> str:
     """Returns a small picture of a line or a bar."""
     shape = f'<path class="{kind}" d="M0 7H28"/>'
-    if kind in ("bar", "number"):
+    if kind.startswith(("bar", "number")):
         shape = f'<rect class="{kind}" x="6" y="1" width="16" height="12"/>'
     elif kind == "whisker":
         shape = f'<path class="{kind}" d="M14 0V14"/>'
@@ -61,6 +64,15 @@ def swatch(kind: str) -> str:
 def line_style(index: int) -> str:
     """Returns the classes of a model's colour and dashes: no two of 35 share both."""
     return f"s{index % 7} d{index % 5}"
+
+
+def grouped(number: str) -> str:
+    """Returns a long decimal number in groups of three digits, to read and to copy."""
+    whole, _, digits = number.partition(".")
+    if len(digits) <= _FEW_DIGITS:
+        return number
+    groups = (digits[i : i + 3] for i in range(0, len(digits), 3))
+    return f"{whole}." + "".join(f'<span class="digits">{x}</span>' for x in groups)
 
 
 def with_interval(value: str, interval: str | None) -> str:

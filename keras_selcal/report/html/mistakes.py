@@ -11,10 +11,17 @@ from keras_selcal.report.html.numbers import count, decimal, percent
 from keras_selcal.report.html.subject import Subject
 
 
-def mistakes(subject: Subject, report: Evaluation) -> str:
+def mistakes(subject: Subject) -> str:
+    """Returns the most confident mistakes of each model, and which labels to check."""
+    if not subject.mistakes or subject.missing:
+        return ""
+    contents = [_of_model(subject, report) for report in subject.reports]
+    return subject.each(contents, "grid") if any(contents) else ""
+
+
+def _of_model(subject: Subject, report: Evaluation) -> str:
     """Returns the most confident mistakes, "" if the samples cannot be ranked."""
-    samples = report.samples
-    truth = samples.labels if samples.sparse else samples.labels.argmax(axis=-1)
+    samples, truth = report.samples, report.truth
     wrong = np.flatnonzero(samples.top != truth)
     if len(wrong) == 0:
         return "<p>There are none: every prediction is correct.</p>"
@@ -29,8 +36,22 @@ def mistakes(subject: Subject, report: Evaluation) -> str:
         [subject.class_name(label) for label in samples.top[shown]],
         [_confidence(float(p)) for p in samples.confidence[shown]],
     ]
+    suspect, told = report.label_issues(), ""
+    if suspect.any():
+        below = " All of those below are among them."
+        if not suspect[shown].all():
+            below = ""
+            head.append("Label")
+            columns.append(["check it" if x else "" for x in suspect[shown]])
+        told = (
+            f"<p>In {count(int(suspect.sum()))} of {count(len(wrong))} mistakes the "
+            "model contradicts the label at least as confidently as it usually "
+            "supports the class that it predicts (its mean probability in cases with "
+            "that label). Either the model or the label is wrong there: check these "
+            f"labels first.{below} <code>report.label_issues()</code> has them all.</p>"
+        )
     if samples.label_index is not None:
-        head[1:3] = ["Label", "Predicted"]
+        head[1:3] = ["About", "Predicted"]
         answers = ("no, but it is true", "yes, but it is not true")
         columns[1] = [subject.class_name(c) for c in samples.label_index[shown]]
         columns[2] = [answers[label] for label in samples.top[shown]]
@@ -44,10 +65,10 @@ def mistakes(subject: Subject, report: Evaluation) -> str:
     caption = f"Wrong predictions, the most confident first: {number}"
     rows = list(zip(*columns, strict=True))
     if subject.images is None:
-        return table(caption, head, rows, "mistakes")
+        return told + table(caption, head, rows, "mistakes")
     sources = subject.images.data_uris(report.index[shown].tolist())
     kind = "pixels" if max(subject.images.shape) <= 64 else "photo"
-    return _gallery(caption, head, rows, sources, kind)
+    return told + _gallery(caption, head, rows, sources, kind)
 
 
 def _gallery(
@@ -73,4 +94,8 @@ def _gallery(
 
 def _confidence(p: float) -> str:
     # More digits would fill a phone's screen without being informative.
-    return percent(p, 2) if p <= 0.9999 or p == 1 else f"> {percent(0.9999, 2)}"
+    return (
+        percent(p, 2)
+        if p <= 0.9999 or p == 1
+        else f">\N{NO-BREAK SPACE}{percent(0.9999, 2)}"
+    )

@@ -78,29 +78,38 @@ def decimal(value: float, form: str = ".4f") -> str:
     return format(value, form).replace("-", "−")
 
 
+def scaled(value: float, unit: str, sign: str = "") -> str:
+    """Returns a metric, or with sign="+" a difference, as a number of its unit."""
+    if unit == "share" and not sign:
+        return percent(value, 2).removesuffix(f"{_SPACE}%")
+    if unit in ("share", "points") and not math.isnan(value):
+        return decimal(100 * value, f"{sign}.2f")
+    return decimal(value, f"{sign}.4f")
+
+
+def suffix(unit: str) -> str:
+    """Returns what follows a number of a unit; NLL, in nats, goes without."""
+    return {"share": f"{_SPACE}%", "points": f"{_SPACE}points"}.get(unit, "")
+
+
 def value_of(value: float, unit: str) -> str:
     """Returns a metric in its unit."""
-    if unit == "share":
-        return percent(value, 2)
-    if unit == "points" and not math.isnan(value):
-        return f"{decimal(100 * value, '.2f')}{_SPACE}pts"
-    return decimal(value)
+    return NONE if math.isnan(value) else scaled(value, unit) + suffix(unit)
 
 
 def interval_of(low: float, high: float, unit: str) -> str:
     """Returns the interval of a metric in its unit."""
     if unit == "share":
         return percent_range(low, high, 2)
-    if unit == "points":
-        return f"{decimal(100 * low, '.2f')} to {value_of(high, unit)}"
-    return f"{decimal(low)} to {decimal(high)}"
+    return f"{scaled(low, unit)} to {value_of(high, unit)}"
 
 
 def signed(value: float, unit: str) -> str:
     """Returns a difference with its sign; of shares, in points."""
-    if unit not in ("share", "points") or math.isnan(value):
-        return decimal(value, "+.4f")
-    return f"{decimal(100 * value, '+.2f')}{_SPACE}pts"
+    if math.isnan(value):
+        return NONE
+    unit = "points" if unit == "share" else unit
+    return scaled(value, unit, "+") + suffix(unit)
 
 
 def shortest_above(low: float, high: float, decimals: int = 3) -> str:

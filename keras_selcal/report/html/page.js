@@ -7,6 +7,18 @@
   if (!slider) return;
   const fields = ["coverage", "threshold", "answered", "left", "wrong", "risk"];
 
+  // Long numbers in groups of three digits, as in the tables.
+  const grouped = (number) => {
+    const [whole, digits = ""] = number.split(".");
+    if (digits.length <= 4) return [number];
+    return [`${whole}.`, ...digits.match(/.{1,3}/g).map((group) => {
+      const span = document.createElement("span");
+      span.className = "digits";
+      span.textContent = group;
+      return span;
+    })];
+  };
+
   const outcomes = document.querySelectorAll(".chosen");
   const marks = document.querySelectorAll(".mark");
 
@@ -17,7 +29,8 @@
       const figures = Object.fromEntries(fields.map((field, j) => [field, model.figures[at][j]]));
       const chosen = outcomes[i];
       for (const cell of chosen.querySelectorAll("[data-field]")) {
-        cell.textContent = figures[cell.dataset.field];
+        const text = figures[cell.dataset.field];
+        cell.replaceChildren(...(cell.dataset.field === "threshold" ? grouped(text) : [text]));
       }
       const [right, wrong] = model.shares[at];
       chosen.querySelector("rect.right").setAttribute("width", right);
@@ -43,9 +56,4 @@
   for (const hidden of document.querySelectorAll("#abstain [hidden]")) hidden.hidden = false;
   slider.addEventListener("input", show);
   show();
-
-  // On paper nothing can be opened.
-  addEventListener("beforeprint", () => {
-    for (const details of document.querySelectorAll("details")) details.open = true;
-  });
 })();

@@ -1,15 +1,16 @@
 """A report as one HTML file that needs no network and works without JavaScript."""
 
 from collections.abc import Sequence
+from datetime import date
 from html import escape
 from importlib import resources
 from typing import Any
 
 from keras_selcal._version import __version__
 from keras_selcal.report.evaluation import Evaluation
-from keras_selcal.report.html import sections
 from keras_selcal.report.html.markup import script_json, source_hash
 from keras_selcal.report.html.numbers import count, round_percent
+from keras_selcal.report.html.sections import SECTIONS
 from keras_selcal.report.html.subject import Subject
 
 _SCORES = {
@@ -46,10 +47,10 @@ def build_page(
         f"style-src '{source_hash(style)}'; script-src '{source_hash(script)}'"
     )
     links, body = "", ""
-    for identity, (heading, section) in sections.SECTIONS.items():
+    for identity, link, heading, section in SECTIONS:
         content = section(subject)
         if content:
-            links += f'<li><a href="#{identity}">{heading}</a></li>'
+            links += f'<li><a href="#{identity}">{link}</a></li>'
             body += (
                 f'<section id="{identity}" aria-labelledby="{identity}-heading">'
                 f'<h2 id="{identity}-heading">{heading}</h2>{content}</section>\n'
@@ -71,8 +72,8 @@ def build_page(
 <header>
 <h1>{escape(title)}</h1>
 <p>{_about(subject)}</p>
-<nav aria-label="Sections"><ul>{links}</ul></nav>
 </header>
+<nav aria-label="Sections"><ul>{links}</ul></nav>
 <main>
 {body}</main>
 <footer>{_notes(subject)}</footer>
@@ -103,6 +104,8 @@ def _about(subject: Subject) -> str:
         parts.append(f"decision threshold {report.decision_threshold:g}")
     if subject.weighted:
         parts.append("with sample weights")
+    today = date.today().isoformat()
+    parts.append(f'<time datetime="{today}">{today}</time>')
     return " · ".join(parts)
 
 

@@ -84,7 +84,9 @@ AXES = {
 }
 
 
-def reliability(bins: ReliabilityBins, identity: str, name: str, kind: str) -> str:
+def reliability(
+    bins: ReliabilityBins, identity: str, name: str, kind: str, style: str
+) -> str:
     """Returns frequency against probability, and the samples in each bin below."""
     x_label, y_label = AXES[kind]
     axes = Axes(1.0, foot=_STRIP + _GAP)
@@ -99,7 +101,7 @@ def reliability(bins: ReliabilityBins, identity: str, name: str, kind: str) -> s
             f"{percent(accuracy)} of {count(number)} cases</title>"
         )
         bars.append(
-            f'<rect class="bar" x="{a + 0.75:.1f}" y="{y:.1f}" '
+            f'<rect class="bar {style}" x="{a + 0.75:.1f}" y="{y:.1f}" '
             f'width="{b - a - 1.5:.1f}" height="{axes.bottom - y:.1f}">{hint}</rect>'
         )
         said = axes.y(confidence)

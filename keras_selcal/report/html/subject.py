@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_selcal._core.validation import check_count, refuse
+from keras_selcal.report.comparison import Comparison
 from keras_selcal.report.evaluation import Evaluation
 from keras_selcal.report.html.markup import line_style, swatch
 from keras_selcal.report.html.numbers import count, percent
@@ -28,6 +29,7 @@ class Subject:
         names: distinct names of the models, not escaped.
         stops: stops of the slider, None if no model can be ranked.
         picture: the risk-coverage plot, None if there is no slider.
+        comparisons: each further model compared with the first.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Subject:
         self.class_names = _check_classes(class_names, self.first.num_classes)
         self.images = None if images is None else Images(images, self.first.num_given)
         self.mistakes = check_count("mistakes", mistakes, least=0)
+        self.comparisons = [Comparison(r, self.first) for r in self.reports[1:]]
         self.stops: Stops | None = None
         self.picture: RiskCoverage | None = None
         stops = Stops.of([(r.samples, r.csf) for r in self.reports])

@@ -1,11 +1,13 @@
 """The findings of a report in plain words."""
 
 import math
+from html import escape
 from typing import NamedTuple
 
 import numpy as np
 
 from keras_selcal._core.reliability import ReliabilityBins
+from keras_selcal.report.comparison import Comparison
 from keras_selcal.report.evaluation import Evaluation, Interval
 from keras_selcal.report.html.numbers import (
     count,
@@ -15,7 +17,30 @@ from keras_selcal.report.html.numbers import (
     points,
     round_percent,
 )
+from keras_selcal.report.html.subject import Subject
 from keras_selcal.report.statistics import chance_ece
+
+# What a verdict on the three main metrics says about a model.
+_TOLD = {
+    "accuracy": {
+        "better": "is right more often",
+        "worse": "is right less often",
+        "equal": "is right equally often",
+        "undecided": "may be right equally often",
+    },
+    "ece": {
+        "better": "is better calibrated",
+        "worse": "is worse calibrated",
+        "equal": "is equally well calibrated",
+        "undecided": "may be equally well calibrated",
+    },
+    "aurc": {
+        "better": "makes fewer mistakes in its most confident predictions",
+        "worse": "makes more mistakes in its most confident predictions",
+        "equal": "makes equally many mistakes in its most confident predictions",
+        "undecided": "may make equally many mistakes in its most confident predictions",
+    },
+}
 
 # An ECE below the first is called small, from the second on large.
 _SMALL, _LARGE = 0.02, 0.1
@@ -31,6 +56,38 @@ class Card(NamedTuple):
     question: str
     answer: str
     words: str
+
+
+def at_a_glance(subject: Subject) -> str:
+    """Returns the questions with the answers of each model, and how they compare."""
+    if subject.missing:
+        return subject.missing
+    cards = ""
+    for answers in zip(*(glance(report) for report in subject.reports), strict=True):
+        cards += f'<div class="card"><p class="question">{answers[0].question}</p>'
+        # Models with the same answer share it.
+        for card in dict.fromkeys(answers):
+            same = (subject.tag(i) for i, x in enumerate(answers) if x == card)
+            cards += f'<p class="of">{"<br>".join(same)}</p>' * subject.several
+            cards += f'<p class="answer">{card.answer}</p><p>{card.words}</p>'
+        cards += "</div>"
+    base, *others = map(escape, subject.names)
+    compared = "".join(
+        _compared(comparison, name, base)
+        for comparison, name in zip(subject.comparisons, others, strict=True)
+    )
+    return f'{compared}<div class="cards">{cards}</div>'
+
+
+def _compared(comparison: Comparison, name: str, base: str) -> str:
+    """Returns a sentence on two models, "" if no interval decides about them."""
+    if math.isnan(comparison["accuracy"].low):
+        return ""
+    told = [says[comparison.verdict(metric)] for metric, says in _TOLD.items()]
+    return (
+        f"<p>Compared with <strong>{base}</strong>, <strong>{name}</strong> {told[0]}, "
+        f"{told[1]}, and {told[2]}.</p>"
+    )
 
 
 def glance(report: Evaluation) -> list[Card]:
