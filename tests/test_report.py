@@ -176,6 +176,60 @@ def test_decision_threshold_decides_what_is_correct(rng):
     assert report["risk_at_coverage_0.8"] != plain["risk_at_coverage_0.8"]
 
 
+@pytest.mark.parametrize("kind", ["hard", "soft", "weights"])
+def test_metrics_of_each_class(rng, kind):
+    y, p, _ = data(rng, 60, 4, "soft" if kind == "soft" else "float32")
+    if kind != "soft":
+        y[y == 3] = 0
+    weight = rng.random(60) if kind == "weights" else np.ones(60)
+    report = report_of(y, p, 0, sample_weight=weight if kind == "weights" else None)
+    hot = y if kind == "soft" else np.eye(4)[y]
+    mass = hot * weight[:, None] / weight.sum()
+    found = report.per_class()
+    assert list(found) == [0, 1, 2, 3]
+    errors = functional.cwece(y, p, per_class=True, sample_weight=weight)
+    for c, values in found.items():
+        frequency = mass[:, c].sum()
+        right = mass[p.argmax(-1) == c, c].sum()
+        assert values == pytest.approx(
+            {
+                "frequency": frequency,
+                "mean": np.average(p[:, c], weights=weight),
+                "accuracy": right / frequency if frequency else math.nan,
+                "confidence": mass[:, c] @ p.max(-1) / frequency
+                if frequency
+                else math.nan,
+                "positive_ece": errors[c],
+            },
+            rel=1e-5,
+            nan_ok=True,
+        )
+
+
+def test_label_issues_are_the_labels_that_were_changed(rng):
+    p = rng.dirichlet(np.full(3, 0.2), 500)
+    truth = (rng.random((500, 1)) > p.cumsum(-1)).sum(-1).clip(max=2)
+    changed = rng.random(500) < 0.1
+    y = np.where(changed, (truth + 1) % 3, truth)
+    report = report_of(y, p, 0)
+    top = p.argmax(-1)
+    usual = np.array([p[y == c, c].mean() for c in range(3)])
+    want = (top != y) & (p.max(-1) >= usual[top])
+    np.testing.assert_array_equal(report.label_issues(), want)
+    # An honest model finds most of them, and few labels that were left alone.
+    assert np.mean(want[changed]) > 0.6
+    assert np.mean(want[~changed]) < 0.1
+    both = CalibrationReport(np.eye(3)[y], p, multi_label=True, bootstrap=0)
+    parts = np.stack(
+        [report_of((y == c).astype(int), p[:, c], 0).label_issues() for c in range(3)],
+        axis=-1,
+    )
+    np.testing.assert_array_equal(both.label_issues(), parts.ravel())
+    assert not report_of(0.9 * np.eye(3)[y] + 0.1 / 3, p, 0).label_issues().any()
+    # A class that no label has cannot be the right one.
+    assert not report_of(np.zeros(500, int), p, 0).label_issues().any()
+
+
 def multi_label(rng, n=60, k=4):
     p = rng.random((n, k))
     return (rng.random((n, k)) < p**1.5).astype(int), p
@@ -189,7 +243,8 @@ def test_multi_label_metrics_pool_the_labels_and_average_over_them(rng):
         assert report[name] == pooled[name]
     errors = [functional.ece(y[:, c], p[:, c], kind="positive") for c in range(4)]
     assert report["cwece"].value == pytest.approx(np.mean(errors))
-    found = report.per_label()
+    found = report.per_class()
+    assert report.per_label() == found
     assert list(found) == [0, 1, 2, 3]
     for c, values in found.items():
         assert values == pytest.approx(
@@ -197,6 +252,7 @@ def test_multi_label_metrics_pool_the_labels_and_average_over_them(rng):
                 "frequency": y[:, c].mean(),
                 "mean": p[:, c].mean(),
                 "accuracy": np.mean((p[:, c] > 0.5) == y[:, c]),
+                "confidence": np.maximum(p, 1 - p)[:, c].mean(),
                 "positive_ece": errors[c],
             }
         )
@@ -393,5 +449,5 @@ def test_infinite_loss():
     assert report["nll"] == (math.inf, math.log(2), math.inf)
     assert report.to_dict()["metrics"]["nll"]["value"] is None
     with np.errstate(all="raise"):
-        assert "inf" in str(report)
+        assert "∞" in str(report)
     assert math.isnan(report.compare(report)["nll"].value)

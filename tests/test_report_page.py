@@ -142,7 +142,7 @@ def test_page_is_well_formed_and_asks_for_nothing(rng, tmp_path):
         assert f"{tag}-src 'sha256-{digest}'" in policy
 
 
-UNITS = {"share": " %", "points": " pts"}
+UNITS = {"share": " %", "points": " points"}
 
 
 def test_page_has_the_figures_of_the_report(rng, tmp_path):
@@ -164,12 +164,15 @@ def test_page_has_the_figures_of_the_report(rng, tmp_path):
             assert re.search(shown, metrics), metric
         assert one.meaning(metric).replace("\xa0", " ").replace("−", "-") in text
     comparison = two.compare(one)
-    table = text[text.index("two against one") : text.index("Both models are")]
-    assert "two is right less often, is worse calibrated, and makes more" in table
+    assert "two is right less often, is worse calibrated, and makes more" in text
+    # Nothing but words and pictures stands above the rows of comparison.
+    assert page.source.index("<figure>") < page.source.index("✗ worse")
     for metric in ("accuracy", "nll", "aurc"):
-        name = re.escape(one.rows[metric].title)
+        about, difference = one.rows[metric], comparison[metric]
         assert comparison.better(metric) == "one"
-        assert re.search(rf"{name}[^✓✗]*✗ worse", table)
+        worse = f"✗ worse: {numbers.signed(difference.value, about.unit)}"
+        worse = worse.replace("\xa0", " ").replace("−", "-")
+        assert re.search(rf"{re.escape(about.title)}[^✗]*{re.escape(worse)} ", metrics)
 
 
 def sigmoid_unit(rng, n=300):
@@ -186,7 +189,7 @@ def test_page_of_one_sigmoid_unit_shows_both_calibration_errors(rng, tmp_path):
         page = page_of(one, tmp_path, others=others, class_names=["ham", "spam"])
         text = page.text.replace("\xa0", " ")
         for name in ("ece", "positive_ece"):
-            error = f"{one.rows[name].title}: {100 * one[name].value:.2f} pts"
+            error = f"{one.rows[name].title}: {100 * one[name].value:.2f} points"
             assert error in text
         titles = [
             x
@@ -207,8 +210,8 @@ def test_page_of_several_labels_has_a_row_and_a_diagram_for_each(rng, tmp_path):
     text = page.text.replace("\xa0", " ")
     assert "200 samples, 3 labels" in text
     assert "600 decisions about 3 labels" in text
-    section = text[text.index("3 labels, the largest error") :]
-    found = report.per_label()
+    section = text[text.index("All 3 labels, the largest error") :]
+    found = report.per_class()
     worst = sorted(found, key=lambda c: -found[c]["positive_ece"])
     shown = [section.index(f" {names[c]} ") for c in worst]
     assert shown == sorted(shown)
@@ -217,7 +220,7 @@ def test_page_of_several_labels_has_a_row_and_a_diagram_for_each(rng, tmp_path):
             [
                 names[c],
                 *(f"{100 * found[c][x]:.1f} %" for x in list(found[c])[:3]),
-                f"{100 * found[c]['positive_ece']:.2f} pts",
+                f"{100 * found[c]['positive_ece']:.2f} points",
             ]
         )
         assert row in re.sub(" +", " ", section)
@@ -236,7 +239,7 @@ def test_no_resamples_no_intervals(rng, tmp_path):
     y, p = classifier(rng, 60)
     one, two = (CalibrationReport(y, x, bootstrap=0) for x in (p, sharpened(p)))
     text = page_of(one, tmp_path, others=two).text
-    assert "cannot be distinguished from chance" in text
+    assert "no difference can be told from chance" in text
     assert "worse" not in text
     assert "bootstrap" not in text
 
@@ -340,7 +343,7 @@ def test_colours_can_be_told_apart(rng, tmp_path):
     series = [light[f"s{i}"].upper() for i in range(7)]
     assert series == list(canvas._COLOURS)
     for scheme in (light, {**light, **dark}):
-        for text in ("ink", "muted", "link"):
+        for text in ("ink", "muted"):
             for ground in ("paper", "card"):
                 pair = sorted(luminance(scheme[x]) for x in (text, ground))
                 assert (pair[1] + 0.05) / (pair[0] + 0.05) >= 4.5, (text, ground)

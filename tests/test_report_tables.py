@@ -62,7 +62,7 @@ def test_compare_decides(rng):
         assert two.compare(one).better(name) == "sharp"
     text = str(comparison)
     assert text.startswith("Difference sharp − shuffled on the same 300 samples")
-    assert text.count("\n") == len(comparison) + 4
+    assert text.count("\n") == len(comparison) + 5
     assert comparison.to_dict()["metrics"]["nll"]["better"] == "sharp"
     json.dumps(comparison.to_dict(), allow_nan=False)
     equal = one.compare(one)
@@ -127,11 +127,22 @@ def test_table(rng):
     assert "90 % interval" in head
     arrows = head.index("better")
     for row, (name, (value, low, high)) in zip(rows, report.items(), strict=True):
-        assert row.split()[:4] == [name, f"{value:.5f}", f"[{low:.5f},", f"{high:.5f}]"]
+        unit = report.rows[name].unit
+        scale, form = (100, ".2f") if unit in ("share", "points") else (1, ".4f")
+        value, low, high = (format(scale * x, form) for x in (value, low, high))
+        if unit == "share":
+            value, low, high = (
+                x.replace("100.00", "100") if x != "0.00" else "0"
+                for x in (value, low, high)
+            )
+        assert row.split()[:4] == [name, value, f"[{low},", f"{high}]"]
+        shown = {"share": "%", "points": "points", "nats": "nats"}.get(unit)
+        assert shown is None or shown in row[: row.index("]") + 12]
         better = report.to_dict()["metrics"][name]["better"]
         assert row[arrows] == {"lower": "↓", "higher": "↑"}[better]
         assert len(row) > arrows + 10
     assert "20 bootstrap resamples" in lines[-1]
+    assert "Those of small calibration errors lie too high" in lines[-1]
     assert repr(report) == str(report)
 
 

@@ -38,10 +38,15 @@ def advice(subject: Subject) -> str:
         return ""
     contents = []
     for report in subject.reports:
-        content = f"<div><h4>Recalibrate it?</h4>{_recalibration(report)}</div>"
-        thresholds = _thresholds(report)
-        if thresholds:
-            content += f"<div><h4>When should it abstain?</h4>{thresholds}</div>"
+        parts = {
+            "Recalibrate it?": _recalibration(report),
+            "When should it abstain?": _thresholds(report),
+        }
+        content = "".join(
+            f"<div>{subject.subheading(head)}{part}</div>"
+            for head, part in parts.items()
+            if part
+        )
         kind = "stack" if subject.several else "pair"
         contents.append(f'<div class="{kind}">{content}</div>')
     return subject.each(contents, "grid")

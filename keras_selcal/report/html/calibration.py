@@ -32,16 +32,14 @@ def reliability(subject: Subject) -> str:
         ("perfect", "perfect calibration"),
         ("number", "cases"),
     )
-    shared = subject.several or two
-    contents = [
-        ""
-        if math.isnan(report["ece"].value)
-        else "".join(
-            _diagram(subject, i, kind, "" if shared else legend)
-            for kind in ("top_label", "positive")[: 1 + two]
-        )
-        for i, report in enumerate(subject.reports)
-    ]
+    kinds = ("top_label", "positive")[: 1 + two]
+    contents = []
+    for i, report in enumerate(subject.reports):
+        diagrams = [] if math.isnan(report["ece"].value) else kinds
+        content = "".join(_diagram(subject, i, kind) for kind in diagrams)
+        if not subject.several:
+            content = f'<div class="pair">{content}</div>' * bool(content)
+        contents.append(content)
     if not any(contents):
         return ""
     text = (
@@ -57,27 +55,25 @@ def reliability(subject: Subject) -> str:
             f" The second diagram groups the cases by the probability of {of}, whether "
             "or not it is predicted."
         )
-    legend = legend if shared else ""
     return f"<p>{text}</p>{legend}{subject.each(contents, 'grid')}"
 
 
-def _diagram(subject: Subject, index: int, kind: str, legend: str) -> str:
-    """Returns a reliability diagram with its figures."""
+def _diagram(subject: Subject, index: int, kind: str) -> str:
+    """Returns a reliability diagram and the table of its figures."""
     report = subject.reports[index]
     bins = report.bins(kind)
     name, identity = subject.plain_name(index), f"reliability-{index}-{kind}"
     picture = pictures.reliability(bins, identity, name, kind, line_style(index))
-    level = round_percent(report.confidence_level)
-    figures = _bins_table(bins, kind, level)
-    title = ""
-    if report.samples.num_classes == 2:
-        about = report.rows["ece" if kind == "top_label" else "positive_ece"]
-        error = value_of(report[about.name].value, about.unit)
-        title = f"<h4>{about.title}: {error}</h4>"
-    if subject.several:
+    figures = _bins_table(bins, kind, round_percent(report.confidence_level))
+    two = report.samples.num_classes == 2
+    if subject.several or two:
         figures = details("The same figures as a table", figures)
-        return f"{title}<figure>{picture}</figure>{figures}"
-    return f'{title}<div class="pair"><figure>{picture}{legend}</figure>{figures}</div>'
+    content = f"<figure>{picture}</figure>{figures}"
+    if not two:
+        return content
+    about = report.rows["ece" if kind == "top_label" else "positive_ece"]
+    error = value_of(report[about.name].value, about.unit)
+    return f"<div>{subject.subheading(f'{about.title}: {error}')}{content}</div>"
 
 
 def _bins_table(bins: ReliabilityBins, kind: str, level: str) -> str:

@@ -152,7 +152,7 @@ def _diagrams(subject: Subject, index: int, labels: list[int]) -> str:
     report = subject.reports[index]
     parts = report.parts()
     diagrams = "".join(
-        f"<article><h4>{subject.class_name(c)}</h4><figure>"
+        f"<article>{subject.subheading(subject.class_name(c))}<figure>"
         + pictures.reliability(
             report.bins("positive", parts[c]),
             f"label-{index}-{c}",

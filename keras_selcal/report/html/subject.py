@@ -88,6 +88,10 @@ class Subject:
         """Returns a swatch of a model's line and its name."""
         return swatch(f"curve {line_style(index)}") + escape(self.names[index])
 
+    def subheading(self, text: str) -> str:
+        """Returns a heading below that of a section, and of a model if several."""
+        return f"<h4>{text}</h4>" if self.several else f"<h3>{text}</h3>"
+
     def class_name(self, index: int) -> str:
         """Returns the name of a class as HTML."""
         if self.class_names is None:

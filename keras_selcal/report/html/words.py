@@ -67,8 +67,10 @@ def at_a_glance(subject: Subject) -> str:
         cards += f'<div class="card"><p class="question">{answers[0].question}</p>'
         # Models with the same answer share it.
         for card in dict.fromkeys(answers):
-            same = (subject.tag(i) for i, x in enumerate(answers) if x == card)
-            cards += f'<p class="of">{"<br>".join(same)}</p>' * subject.several
+            same = [subject.tag(i) for i, x in enumerate(answers) if x == card]
+            cards += "".join(
+                f'<p class="of">{tag}</p>' * subject.several for tag in same
+            )
             cards += f'<p class="answer">{card.answer}</p><p>{card.words}</p>'
         cards += "</div>"
     base, *others = map(escape, subject.names)
