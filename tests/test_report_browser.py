@@ -4,8 +4,10 @@ Skips where Chromium, its driver or Selenium are not installed, unless
 `KERAS_SELCAL_BROWSER` is set.
 """
 
+import base64
 import json
 import os
+import re
 import shutil
 
 import numpy as np
@@ -243,7 +245,7 @@ def test_fits_the_screen(browser, pages, name, width, scheme):
         """document.querySelectorAll("details").forEach(d => d.open = true);
         const width = document.documentElement.clientWidth;
         const beyond = [...document.querySelectorAll("body *")].filter(e =>
-          e.getBoundingClientRect().right > width + 1 && !e.closest(".scroll"));
+          e.getBoundingClientRect().right > width + 1 && !e.closest(".scroll, nav ul"));
         const texts = "p, td, th, dd, dt, small, svg text";
         const sizes = [...document.querySelectorAll(texts)]
           .filter(e => e.getBoundingClientRect().width > 0)
@@ -258,6 +260,60 @@ def test_fits_the_screen(browser, pages, name, width, scheme):
     assert beyond == []
     assert ground == {"light": "rgb(246, 247, 249)", "dark": "rgb(18, 22, 26)"}[scheme]
     assert smallest >= 9
+
+
+def test_navigation_stays_in_sight(browser, pages):
+    look(browser, pages["one"], 390)
+    top, links, headings = browser.execute_script(
+        """document.documentElement.style.scrollBehavior = "auto";
+        window.scrollTo(0, document.body.scrollHeight);
+        return [document.querySelector("nav").getBoundingClientRect().top,
+          [...document.querySelectorAll("nav a")].map(a => a.hash.slice(1)),
+          [...document.querySelectorAll("section")].map(s => s.id)]"""
+    )
+    assert top == 0
+    assert links == headings
+
+
+def test_paper_has_whole_tables_on_few_pages(browser, pages):
+    for name, most in (("one", 5), ("two", 10)):
+        look(browser, pages[name])
+        printed = browser.execute_cdp_cmd("Page.printToPDF", {})["data"]
+        found = re.findall(rb"/Type /Page\b", base64.b64decode(printed))
+        assert 1 < len(found) <= most
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        whole, after, closed, shown = browser.execute_script(
+            """const styles = (selector, name) => [...new Set([
+              ...document.querySelectorAll(selector)].map(
+                e => getComputedStyle(e)[name]))];
+            return [styles(".scroll, figure, section, .card", "breakInside"),
+              styles("h2, h3, h4", "breakAfter"),
+              styles("details:not([open])", "display"), styles("nav", "display")]"""
+        )
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    assert (whole, after, closed, shown) == (["avoid"], ["avoid"], ["none"], ["none"])
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_colour_has_one_meaning(browser, pages, scheme):
+    look(browser, pages["two"], scheme=scheme)
+    colours = browser.execute_script(
+        """const of = (selector, name) => getComputedStyle(
+          document.querySelector(selector))[name];
+        return [of(".curve.s0", "stroke"), of(".curve.s1", "stroke"),
+          of("svg .said", "stroke"), of(".split .right", "fill"),
+          of(".split .wrong", "fill"), of(".split .left", "fill")]"""
+    )
+    assert len(set(colours)) == 6
+    assert (
+        browser.execute_script(
+            """return ["s0", "s1"].map(style => getComputedStyle(
+          document.querySelector(`.bar.${style}`)).fill)"""
+        )
+        == colours[:2]
+    )
 
 
 def test_without_javascript_a_table_stands_in(browser, pages):

@@ -334,6 +334,10 @@ def luminance(colour):
     return linear @ [0.2126, 0.7152, 0.0722]
 
 
+def series_of(number):
+    return [f"s{i}" for i in range(number)]
+
+
 def test_colours_can_be_told_apart(rng, tmp_path):
     source = page_of(CalibrationReport([0], [[0.9, 0.1]], bootstrap=0), tmp_path).source
     light, dark = (
@@ -347,3 +351,8 @@ def test_colours_can_be_told_apart(rng, tmp_path):
             for ground in ("paper", "card"):
                 pair = sorted(luminance(scheme[x]) for x in (text, ground))
                 assert (pair[1] + 0.05) / (pair[0] + 0.05) >= 4.5, (text, ground)
+        for mark in ("right", "wrong"):
+            pair = sorted(luminance(scheme[x]) for x in (mark, "card"))
+            assert (pair[1] + 0.05) / (pair[0] + 0.05) >= 3, mark
+        meanings = [scheme[x] for x in ("ink", "right", "wrong", *series_of(7))]
+        assert len(set(meanings)) == 10

@@ -188,9 +188,10 @@ class CalibrationReport(Evaluation):
         r"""Writes the report as one HTML file, to open in a browser.
 
         The page is for readers who do not know calibration. It has the findings in
-        words, every metric with its interval and meaning, the reliability and
-        risk-coverage plots, a slider that shows the threshold, the risk and the numbers
-        of cases for each coverage, and the most confident mistakes. It needs no
+        words, the reliability and risk-coverage plots, what calibrators and thresholds
+        would bring, a slider that shows the threshold, the risk and the numbers of
+        cases for each coverage, the classes, the most confident mistakes with the
+        labels to check, and every metric with its interval and meaning. It needs no
         network; without JavaScript a table replaces the slider.
 
         Args:
