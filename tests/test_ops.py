@@ -61,6 +61,7 @@ def test_top_two_with_ties(rng):
 def test_the_first_of_the_largest(rng, size, monkeypatch):
     """In blocks too, of which the last one is short."""
     monkeypatch.setattr("keras_selcal._core.ops._BLOCK", 7 * size)
+    monkeypatch.setattr("keras_selcal._core.ops._SMALL", 6 * size)
     p = rng.choice([1.0, 2.0, 3.0], (50, size)).astype("float32")
     p[::5, 2] = 20 * size
     p = (p / p.sum(-1, keepdims=True)).astype("float32")

@@ -27,7 +27,8 @@ train, fit, test = slice(0, 100), slice(100, 250), slice(250, None)
 # %% [markdown]
 # ## Train
 #
-# One sigmoid unit, trained for a long time on 100 samples:
+# One sigmoid unit, trained for a long time on 100 samples. The setting was chosen to
+# overfit, so that there is something to calibrate:
 
 # %%
 model = keras.Sequential([keras.layers.Dense(64, "relu"), keras.layers.Dense(1)])

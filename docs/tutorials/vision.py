@@ -78,8 +78,8 @@ shown = {report.name: outputs[report.name][0] for report in reports[::2]}
 plots.reliability_diagram(y[test], shown, from_logits=True)
 
 # %% [markdown]
-# The intervals overlap: with 500 test images, none of the three can be called better
-# calibrated than the others. Report an interval before you choose.
+# Compare the intervals before you choose: where they overlap, as they easily do with 500
+# test images, neither model can be called better calibrated than the other.
 #
 # ## Save
 #

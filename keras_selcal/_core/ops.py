@@ -19,6 +19,9 @@ TINY = 1e-37
 # Entries of a block whose temporary arrays stay in a CPU's cache.
 _BLOCK = 2**18
 
+# Entries of an array on which the number of operations costs more than their size.
+_SMALL = 2**14
+
 # Coefficients of Π_{j=1..8} (1 + x/j) = Π (x + j) / 8!, highest power first.
 _RISING_PRODUCT = tuple(
     float(c) / math.factorial(8) for c in np.poly(-np.arange(1.0, 9.0))
@@ -292,7 +295,8 @@ def first_largest(x: Tensor, index: Tensor, most: float) -> tuple[Tensor, Tensor
     A value that a row has twice is below `most`.
     """
     largest = ops.amax(x, axis=-1, keepdims=True)
-    if not looks_at_values(x):
+    # A small argmax costs less than the operations that avoid it.
+    if not looks_at_values(x) or x.numel() < _SMALL:
         return largest, argmax(x) == index
     found = ops.take_along_axis(x, index, axis=-1) == largest
     # Only in these rows may an earlier value be the same.

@@ -161,7 +161,7 @@ def _thresholds(report: Evaluation) -> str:
     head = ["Wrong at most", f"Answer if {score} is at least", "Answers", "Wrong here"]
     caption = "Thresholds that keep the share of wrong answers below a limit"
     return table(caption, head, rows) + (
-        f"<p>Each one keeps its limit on new cases with {round_percent(1 - _DELTA)} "
+        f"<p>A threshold keeps its limit on new cases with {round_percent(1 - _DELTA)} "
         "confidence, if these come independently from the same source, and if the "
         "model was not trained or chosen on the cases of this page.</p>"
     )
