@@ -120,3 +120,8 @@ def test_advice_reads_sensibly_for_special_data(rng, tmp_path, case):
     else:
         assert "Wrong at most" in text
     assert "nan" not in text
+
+
+def test_labels_of_one_class_cannot_be_calibrated(rng, tmp_path):
+    report = CalibrationReport(np.zeros(300, int), rng.random(300), bootstrap=0)
+    assert "no calibrator can be fitted" in advice(report, tmp_path)

@@ -112,10 +112,15 @@ def cross_fitted(report: Evaluation, name: str) -> Samples:
     return replace(samples, y_pred=p, from_logits=False)
 
 
+def num_classes_seen(labels: Array) -> int:
+    """Returns how many classes labels have: class indices (n,) or rows (n, k)."""
+    seen = np.unique(labels) if labels.ndim == 1 else labels[:, labels.any(axis=0)][0]
+    return len(seen)
+
+
 def _calibrated(name: str, samples: Samples, fit: Array, apply: Array) -> Array:
     labels = samples.labels[fit]
-    seen = np.unique(labels) if samples.sparse else np.flatnonzero(labels.sum(axis=0))
-    if len(seen) < 2:
+    if num_classes_seen(labels) < 2:
         return replace(samples, y_pred=samples.y_pred[apply]).p(slice(None))
     weight = None if samples.weight is None else samples.weight[fit]
     calibrator = getattr(calibrators, name)(from_logits=samples.from_logits)

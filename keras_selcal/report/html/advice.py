@@ -14,7 +14,12 @@ from keras_selcal.report.html.numbers import (
     value_of,
 )
 from keras_selcal.report.html.subject import Subject
-from keras_selcal.report.recalibration import FOLDS, Recalibrated, recalibrated
+from keras_selcal.report.recalibration import (
+    FOLDS,
+    Recalibrated,
+    num_classes_seen,
+    recalibrated,
+)
 from keras_selcal.selective.cuts import Cuts
 
 # Shares of wrong answers that thresholds keep, and how often they may fail to.
@@ -61,6 +66,8 @@ def _recalibration(report: Evaluation) -> str:
             f"<p>These {count(samples.n)} predictions, {count(wrong)} of them wrong, "
             "are too few to tell whether recalibration helps.</p>"
         )
+    if samples.label_index is None and num_classes_seen(samples.labels) < 2:
+        return "<p>All cases are of one class: no calibrator can be fitted.</p>"
     found = recalibrated(report)
     rows = [
         [
