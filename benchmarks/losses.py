@@ -33,6 +33,9 @@ LOSSES = {
     "AU msp, w = 0.1": lambda: AULoss(
         weight_gradient=0.1, smoothing=1.0, from_logits=True
     ),
+    "AU msp, w = 1, cdf": lambda: AULoss(
+        weight_gradient=1.0, through="cdf", from_logits=True
+    ),
     "AURC": lambda: AURCLoss(from_logits=True),
     "focal": lambda: FocalLoss(from_logits=True),
     "inverse focal": lambda: InverseFocalLoss(from_logits=True),

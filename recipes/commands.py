@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from recipes.devices import prepare, start
 from recipes.launch import Pool
-from recipes.request import Positive, Request
+from recipes.loss_commands import compare, study
+from recipes.request import Positive, Request, names_in
 from recipes.runs import Run, RunError, runs_in
 
 FitOn = Literal["val", "train"]
@@ -261,9 +262,9 @@ def reproduce(
         raise RunError(f"`pretrained` must be MODEL=FILE. Received: {unnamed[0]!r}")
 
     wanted = matrix.Matrix(
-        datasets=_names(dataset),
-        models=_names(model),
-        losses=_names(losses),
+        datasets=names_in(dataset),
+        models=names_in(model),
+        losses=names_in(losses),
         seeds=seeds,
         scale=scale,
         data_dir=data_dir,
@@ -280,10 +281,6 @@ def reproduce(
         engine=pool.engine,
         estimate_only=estimate,
     )
-
-
-def _names(text: str | None) -> tuple[str, ...]:
-    return tuple(part for part in (text or "").split(",") if part)
 
 
 def claims(
@@ -325,50 +322,6 @@ def show(run: str, /) -> None:
     print_run(Run(run))
 
 
-def study(
-    *,
-    data_dir: str | None = None,
-    cifar10: str | None = None,
-    adult: str | None = None,
-    bed: str | None = None,
-    protocol: str | None = None,
-    losses: str | None = None,
-    seeds: Positive = 5,
-    out: str = "runs/study",
-    page: bool = False,
-) -> None:
-    """Train the missing runs of the study in recipes/STUDY.md.
-
-    Results are appended to recipes/study.csv: a study that was stopped continues by the
-    same command. Beds whose data is not given are left out.
-
-    Args:
-        data_dir: folder with text/ and labels/, the published files of texts and of
-            people's labels.
-        cifar10: path of CIFAR-10, a folder or a file.
-        adult: folder with adult.data and adult.test.
-        bed: names, separated by commas (default: all).
-        protocol: names, separated by commas (default: all).
-        losses: names, separated by commas (default: all).
-        seeds: runs of each loss.
-        out: folder for the embeddings of texts.
-        page: train nothing; write the tables of recipes/STUDY.md from study.csv.
-    """
-    from recipes import study as runs
-    from recipes import study_page
-
-    if page:
-        study_page.update(runs.PAGE, runs.read_results())
-        return
-    plan = runs.Study(runs.Folders(data_dir, cifar10, adult, out))
-    names: Any = {"beds": bed, "protocols": protocol, "losses": losses}
-    names = {name: _names(text) for name, text in names.items()}
-    for row in plan.run(seeds=seeds, **names):
-        print(*(row[name] for name in ("bed", "loss", "trial", "seed")), flush=True)
-    for missing, reason in plan.missing.items():
-        print(f"left out: {missing}: {reason}")
-
-
 def quickstart(
     *,
     out: str = "runs/quickstart",
@@ -395,5 +348,5 @@ def quickstart(
 
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(train, search, evaluate, report, tables, figures, reproduce, claims, list_),
-    *(show, study, quickstart),
+    *(show, study, compare, quickstart),
 )

@@ -335,8 +335,12 @@ class Difference(NamedTuple):
         return f"{self.mean:+.{digits}f}{half}{mark}".replace("-", "−")
 
 
-def paired(differences: Any) -> Difference:
+def paired(differences: Any, comparisons: int = 1) -> Difference:
     """Returns the mean of paired differences, with Student's interval.
+
+    Args:
+        differences: one for each pair.
+        comparisons: how many intervals hold together at 95 % (Bonferroni).
 
     Example:
     >>> paired([1.0, 2.0, 3.0]).mean
@@ -348,5 +352,5 @@ def paired(differences: Any) -> Difference:
     n = len(values)
     if n < 2:
         return Difference(float(values.mean()) if n else math.nan, math.nan)
-    half = t.ppf(0.975, n - 1) * values.std(ddof=1) / math.sqrt(n)
+    half = t.ppf(1 - 0.025 / comparisons, n - 1) * values.std(ddof=1) / math.sqrt(n)
     return Difference(float(values.mean()), float(half))

@@ -9,6 +9,16 @@ Count = Annotated[int, 0]
 Positive = Annotated[int, 1]
 
 
+def names_in(text: str | None) -> tuple[str, ...]:
+    """Returns names that are separated by commas.
+
+    Example:
+    >>> names_in("xe,au")
+    ('xe', 'au')
+    """
+    return tuple(part for part in (text or "").split(",") if part)
+
+
 @dataclass(frozen=True)
 class Request:
     """A task as a user asks for it: what is None comes from the paper's settings.

@@ -129,7 +129,7 @@ def _summary(found: Cells, protocol: str) -> str:
             better, worse = verdicts.count("better"), verdicts.count("worse")
             texts.append(f"{better} : {worse} of {len(verdicts)}")
         rows.append([LOSSES[loss].title, *texts])
-    return _table(["better : worse", *map(_title, _SHOWN)], rows)
+    return _table(["better : worse", *map(titled, _SHOWN)], rows)
 
 
 def _by_bed(found: Cells, protocol: str, metric: str) -> str:
@@ -148,7 +148,7 @@ def _by_bed(found: Cells, protocol: str, metric: str) -> str:
         ]
         texts = ["" if gap is None else gap.text(metric, digits) for gap in gaps]
         rows.append([LOSSES[loss].title, *texts])
-    heading = [_title(metric), *(BEDS[bed].title for bed in beds)]
+    heading = [titled(metric), *(BEDS[bed].title for bed in beds)]
     return _table(heading, rows if beds else [])
 
 
@@ -177,7 +177,7 @@ def _validation(found: Cells) -> str:
                 )
             name = " − ".join(LOSSES[loss].title for loss in losses)
             rows.append([name, _PROTOCOLS[protocol], *texts])
-    heading = ["validation, mean over beds", "", *map(_title, metrics)]
+    heading = ["validation, mean over beds", "", *map(titled, metrics)]
     return _table(heading, rows)
 
 
@@ -193,7 +193,7 @@ def _whole(found: Cells) -> str:
             digits = 3 if "nll" in metric else 2
             texts = ["" if gap is None else gap.text(metric, digits) for gap in gaps]
             if any(texts):
-                rows.append([_PROTOCOLS[protocol], _title(metric), *texts])
+                rows.append([_PROTOCOLS[protocol], titled(metric), *texts])
     return _table(["", "", *(bed.title for bed in BEDS.values())], rows)
 
 
@@ -217,7 +217,7 @@ def _everything(found: Cells, protocol: str) -> str:
                 for n in ("fitted", "epoch", "temperature", *shown)
             ]
             rows.append([LOSSES[loss].title, *values])
-        heading = [one.title, "fitted", "epoch", "T", *map(_title, shown)]
+        heading = [one.title, "fitted", "epoch", "T", *map(titled, shown)]
         if rows:
             parts.append(_table(heading, rows))
     return "\n\n".join(parts) or "Not run yet."
@@ -227,7 +227,8 @@ def _table(heading: list[str], rows: list[list[str]]) -> str:
     return Table(heading, rows).markdown() if rows else "Not run yet."
 
 
-def _title(name: str) -> str:
+def titled(name: str) -> str:
+    """Returns the title of a metric, with an arrow to what is better."""
     name = name.removeprefix("test_")
     title = _TITLES[name.removesuffix("_ts")]
     return f"{title[:-2]} + TS{title[-2:]}" if name.endswith("_ts") else title

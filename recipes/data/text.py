@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_selcal._core.extras import require
 from keras_selcal._core.validation import check_choice
 from recipes.data.base import DataError, Split
 
@@ -66,13 +67,16 @@ def read_csv(path: str | os.PathLike[str]) -> list[tuple[str, str]]:
     in the column `text`, else in the first one.
     """
     with open(path, newline="", encoding="utf-8") as file:
-        heading, *rows = csv.reader(file)
+        heading, *rows = [row for row in csv.reader(file) if row] or [[]]
     text, label = (
         next((heading.index(name) for name in names if name in heading), last)
         for names, last in ((("text",), 0), (("category", "label"), len(heading) - 1))
     )
-    if text == label or not rows:
-        raise DataError(f"{path} needs a heading, a text and a label in each row.")
+    if text == label or not rows or min(map(len, rows)) <= max(text, label):
+        raise DataError(
+            f"{path} needs a heading such as text,label, and a text and a label in "
+            "each row."
+        )
     return [(row[text], row[label]) for row in rows]
 
 
@@ -104,18 +108,14 @@ def embed(texts: Any, cache: str | os.PathLike[str] | None = None) -> np.ndarray
         found: np.ndarray = np.load(cache)
         if len(found) == len(texts):
             return found
-    try:
-        import wordllama
-        from safetensors.numpy import load_file
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise ImportError("Texts need `pip install wordllama`.") from error
+    modules = ("wordllama", "safetensors.numpy", "tokenizers")
+    wordllama, weights_of, words = (require(m, "text", "Text data") for m in modules)
     # The wheel has both files; its own loader looks for one of them on the internet.
     folder = Path(wordllama.__file__).parent
     file = folder / "tokenizers" / "l2_supercat_tokenizer_config.json"
-    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer = words.Tokenizer.from_file(str(file))
     tokenizer.no_padding()
-    weights = load_file(folder / "weights" / "l2_supercat_256.safetensors")
+    weights = weights_of.load_file(folder / "weights" / "l2_supercat_256.safetensors")
     (table,) = (value.astype("float32") for value in weights.values())
     pieces = tokenizer.encode_batch(list(texts), add_special_tokens=False)
     vectors = np.stack([table[one.ids or [0]].mean(0) for one in pieces])
