@@ -217,7 +217,7 @@ def compare(
     reports[0].to_html(
         page,
         others=reports[1:],
-        title=f"Losses on {dataset}",
+        title=f"Losses on {Path(dataset.partition(':')[2] or dataset).name}",
         class_names=found.class_names,
     )
     _add_verdict(page, told, tables, how)

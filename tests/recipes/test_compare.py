@@ -53,6 +53,7 @@ def test_a_worse_loss_and_an_identical_one(tmp_path, monkeypatch, capsys):
     assert {row["loss"] for row in rows} == {"xe", "back", "twin"}
     assert all(float(row["test_accuracy"]) > 80 for row in rows if row["loss"] == "xe")
     page = (out / "report.html").read_text("utf-8")
+    assert "<h1>Losses on own.npz</h1>" in page
     assert '<li><a href="#verdict">' in page
     assert page.count('id="verdict"') == 1
     assert "<b>Use cross-entropy: no other loss was better on this data.</b>" in page
@@ -148,6 +149,20 @@ def test_inputs_are_scaled_by_the_training_data(tmp_path):
     np.testing.assert_array_equal(flat.test.x, flat.train.x[:1])
     digits = own.load("digits")
     assert len(digits.train) + len(digits.test) == 1797
+
+
+def test_folders_of_images_get_a_convolutional_network(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        for i in range(10):
+            image.new("RGB", (9, 7), (25 * i, 0, 0)).save(tmp_path / name / f"{i}.png")
+    found = own.scaled(own.load(f"folder:{tmp_path}"), "cnn")
+    assert (len(found.train), len(found.test)) == (16, 4)
+    assert found.class_names == ("cat", "dog")
+    shape = found.train.x.shape[1:]
+    model = compare.network("cnn", shape, 2)(0.0)
+    assert np.shape(model.predict(found.test.x, verbose=0)) == (4, 2)
 
 
 @pytest.mark.backend_free
