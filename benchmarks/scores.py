@@ -34,6 +34,9 @@ SPLITS = 10
 
 
 def aurc(labels: np.ndarray, logits: np.ndarray, score: object) -> float:
+    """Returns AURC × 10³, NaN if the score means nothing for so many classes."""
+    if csf.get(score).flaw(logits.shape[-1], False):
+        return np.nan
     return 1e3 * F.aurc(labels, logits, score, from_logits=True)
 
 
@@ -54,7 +57,8 @@ def rule_row(data: Set) -> str:
         np.concatenate(parts) for parts in zip(data.held_out, data.test, strict=True)
     )
     rng = np.random.default_rng(0)
-    scores = {csf.name_of(s): s for s in (*default_candidates(True), csf.msp)}
+    candidates = default_candidates(True, logits.shape[-1], False)
+    scores = {csf.name_of(score): score for score in (*candidates, csf.msp)}
     found, fell_back = [], 0
     for _ in range(SPLITS):
         order = rng.permutation(len(labels))

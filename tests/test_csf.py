@@ -8,7 +8,14 @@ from backends import numpy, value_and_gradient
 from keras import ops
 from real_data import load_logits
 
-from keras_selcal import AULoss, AURCLoss, SelectiveClassifier, csf
+from keras_selcal import (
+    AULoss,
+    AURCLoss,
+    CalibrationReport,
+    SelectiveClassifier,
+    csf,
+    plots,
+)
 from keras_selcal import functional as F  # noqa: N812
 from keras_selcal import metrics as M  # noqa: N812
 
@@ -205,6 +212,82 @@ def test_scores_of_logits_need_logits(name):
     ):
         with pytest.raises(ValueError, match=f"{name}.* needs logits.*from_logits"):
             call()
+
+
+def binary_logits(rng, n=400, shape=(1,)):
+    """Logits of calibrated sigmoids, and labels, (n, *shape)."""
+    logits = rng.normal(size=(n, *shape), scale=2).astype("float32")
+    y = rng.uniform(size=logits.shape) < 1 / (1 + np.exp(-logits))
+    return logits, y.astype("int32")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_unit_has_the_scores_of_its_two_columns(rng, name):
+    z, y = binary_logits(rng)
+    columns = np.concatenate([np.zeros_like(z), z], axis=-1)
+    options = {"csf": name, "from_logits": True}
+    assert F.aurc(y, z, **options) == F.aurc(y[:, 0], columns, **options)
+    assert F.ood_auroc(z[::2], z[1::2], **options) == F.ood_auroc(
+        columns[::2], columns[1::2], **options
+    )
+    loss = AURCLoss(**options)
+    expected = float(loss(y[:, 0], columns))
+    assert float(loss(y, z)) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "outputs"),
+    [
+        *((name, "unit") for name in OF_LOGITS),
+        *((name, "labels") for name in OF_LOGITS),
+        ("max_logit_pnorm", "columns"),
+    ],
+)
+def test_scores_that_mean_nothing_for_the_outputs_are_refused(rng, name, outputs):
+    z, y = binary_logits(rng, 20, (3,) if outputs == "labels" else (1,))
+    options = {"csf": name, "from_logits": True}
+    if outputs == "labels":
+        options["multi_label"] = True
+    if outputs == "columns":
+        z, y = np.concatenate([np.zeros_like(z), z], axis=-1), y[:, 0]
+    linear = keras.Sequential([keras.Input((z.shape[-1],)), keras.layers.Identity()])
+    calls = [
+        lambda: F.aurc(y, z, **options),
+        lambda: M.AURC(**options).update_state(y, z),
+        lambda: AULoss(**options)(y, z),
+        lambda: AURCLoss(**options)(y, z),
+        lambda: CalibrationReport(y, z, bootstrap=0, **options),
+        lambda: SelectiveClassifier(linear, **options).fit(z, y, coverage=0.5),
+        lambda: csf.compare(
+            z, y, candidates=[csf.get(name)], multi_label=outputs == "labels"
+        ),
+    ]
+    if outputs != "labels":
+        calls.append(lambda: F.ood_auroc(z, z, **options))
+        calls.append(lambda: plots.risk_coverage_curve(y, z, **options))
+    for call in calls:
+        with pytest.raises(ValueError, match=f"`csf` must be 'msp' .*'{name}' "):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("shape", "left"),
+    [((1,), NAMES), ((3,), NAMES), ((2,), [*NAMES, "max_logit", "energy"])],
+    ids=["unit", "labels", "columns"],
+)
+def test_the_choice_leaves_out_scores_that_mean_nothing(rng, shape, left):
+    z, y = binary_logits(rng, shape=shape)
+    options = {"from_logits": True, "multi_label": shape == (3,)}
+    if shape == (2,):
+        y = (z.argmax(axis=-1) ^ (rng.uniform(size=len(z)) < 0.2)).astype("int32")
+    assert set(csf.compare(z, y, **options).aurc) == set(left)
+    # A callable of the user is not judged.
+    own = csf.ConfidenceScore(lambda z: ops.max(ops.abs(z), -1), None, needs="logits")
+    assert "<lambda>" in csf.compare(z, y, candidates=[own], **options).aurc
+    linear = keras.Sequential([keras.Input(shape), keras.layers.Identity()])
+    classifier = SelectiveClassifier(linear, csf="auto", **options)
+    classifier.fit(z, y, coverage=0.5, verbose=0)
+    assert classifier.csf.__name__ in left
 
 
 def test_the_parameter_of_the_norm_is_saved():

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import reference
+from real_data import load_logits
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
 from keras_selcal import functional as F  # noqa: N812
@@ -31,6 +32,29 @@ def test_areas_equal_those_of_scikit_learn(rng, decimals):
         expected = fpr[np.argmax(tpr >= wanted)]
         found = F.fpr_at_tpr(known, unknown, tpr=wanted)
         assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("csf", ["msp", "max_logit", "energy"])
+@pytest.mark.backend_free
+def test_areas_of_a_real_network_equal_those_of_scikit_learn(csf):
+    data = load_logits("mukhoti_cifar100_resnet50_logits.npz")
+    # The second half of CIFAR-100's classes is unknown to the outputs of the first.
+    is_known = data["test_labels"].ravel() < 50
+    logits = data["test_logits"][:, :50].astype("float64")
+    if csf == "msp":
+        scores = reference.score(reference.softmax(logits), csf)
+    else:
+        scores = reference.logit_score(logits, csf)
+    given = (logits[is_known], logits[~is_known])
+    options = {"csf": csf, "from_logits": True}
+    found = F.ood_auroc(*given, **options)
+    assert found == pytest.approx(roc_auc_score(is_known, scores), abs=1e-6)
+    found = F.ood_aupr(*given, **options)
+    expected = average_precision_score(is_known, scores)
+    assert found == pytest.approx(expected, abs=1e-6)
+    fpr, tpr, _ = roc_curve(is_known, scores, drop_intermediate=False)
+    expected = fpr[np.argmax(tpr >= 0.95)]
+    assert F.fpr_at_tpr(*given, **options) == pytest.approx(expected, abs=1e-3)
 
 
 def scod_aurc(y, known, unknown, copies=1):

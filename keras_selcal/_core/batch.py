@@ -82,6 +82,7 @@ class Batch:
         weight: weights in the samples' shape, all factors multiplied, or None.
         threshold: probability of class 1 above which it is predicted (k = 2).
         logits: (n, k), or None if predictions are probabilities.
+        events: whether a row comes from a sigmoid.
     """
 
     y_pred: Tensor
@@ -95,6 +96,7 @@ class Batch:
     weight: Tensor | None = None
     threshold: float = 0.5
     logits: Tensor | None = None
+    events: bool = False
 
     @classmethod
     def of(
@@ -159,6 +161,7 @@ class Batch:
             weight,
             outputs.decision_threshold,
             logits,
+            arranged.events,
         )
 
     def smoothed(self, epsilon: float) -> "Batch":
@@ -283,6 +286,7 @@ class Batch:
         """Returns the predictions that a score needs."""
         if self.logits is None:
             csf.refuse_missing("probabilities")
+        csf.check_outputs(self.num_classes, self.events)
         return self.logits
 
     def predicted(self) -> Tensor:

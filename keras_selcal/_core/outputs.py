@@ -108,6 +108,12 @@ class Outputs:
             return False
         return len(y_pred_shape) == 1 or y_pred_shape[self._axis(y_pred_shape)] == 1
 
+    def rows_of(self, y_pred_shape: Shape) -> tuple[Any, bool]:
+        """Returns the number of classes of a row, and whether it is from a sigmoid."""
+        if self.multi_label or self.is_one_unit(y_pred_shape):
+            return 2, True
+        return y_pred_shape[self._axis(y_pred_shape)], False
+
     def sample_shape(self, y_pred_shape: Any) -> Any:
         """Returns the shape of the samples, for predictions of a shape."""
         shape = tuple(y_pred_shape)

@@ -131,6 +131,7 @@ def check_values(
         label_index,
         outputs.decision_threshold,
         counts,
+        arranged.events,
     )
 
 
@@ -151,6 +152,7 @@ class Samples:
         label_index: which label a row of multi-label data belongs to, (n,), or None.
         threshold: probability of class 1 above which it is predicted (k = 2).
         kept: which of the given rows count, (rows,), or None if all do.
+        events: whether a row comes from a sigmoid.
     """
 
     y_pred: Array
@@ -162,6 +164,7 @@ class Samples:
     label_index: Array | None = None
     threshold: float = 0.5
     kept: Array | None = None
+    events: bool = False
 
     @classmethod
     def of(
@@ -375,4 +378,5 @@ class Samples:
         """Returns the predictions that a score needs, of some rows in float64."""
         if not self.from_logits:
             csf.refuse_missing("probabilities")
+        csf.check_outputs(self.num_classes, self.events)
         return self.y_pred[rows].astype("float64")

@@ -52,9 +52,14 @@ def name_of(score: ConfidenceScore) -> str:
     return repr(score) if isinstance(score, MaxLogitPNorm) else score.__name__
 
 
-def default_candidates(from_logits: bool) -> tuple[ConfidenceScore, ...]:
-    """Returns the scores besides `msp` that are compared by default."""
-    return _OF_PROBABILITIES + (_OF_LOGITS if from_logits else ())
+def default_candidates(
+    from_logits: bool, num_classes: int, events: bool
+) -> list[ConfidenceScore]:
+    """Returns the scores besides `msp` that are compared by default: those that mean
+    something for such outputs (see `ConfidenceScore.flaw`).
+    """
+    scores = _OF_PROBABILITIES + (_OF_LOGITS if from_logits else ())
+    return [score for score in scores if score.flaw(num_classes, events) is None]
 
 
 def compare(
@@ -80,7 +85,8 @@ def compare(
             trained on.
         labels: class indices or distributions.
         candidates: scores besides `msp`. By default, all that the predictions allow,
-            and MaxLogit with p-norm for p = 2, …, 8.
+            and MaxLogit with p-norm for p = 2, …, 8. Two classes leave out the p-norm,
+            sigmoids all scores of logits.
         from_logits: whether `logits` holds logits. Without them only scores of
             probabilities are compared.
         sample_weight: of a shape that broadcasts to the samples'.
@@ -108,7 +114,9 @@ def compare(
         labels, logits, sample_weight, from_logits=from_logits, **outputs
     )
     if candidates is None:
-        candidates = default_candidates(from_logits)
+        candidates = default_candidates(
+            from_logits, samples.num_classes, samples.events
+        )
     parts = samples.split_labels()
     return best_of(
         [msp, *candidates],

@@ -39,7 +39,8 @@ class MaxLogitPNorm(BuiltIn):
     of them stands out; dividing by the norm undoes that. `keras_selcal.csf.choose`
     finds p on held-out data, and whether it helps at all. Neither a shift nor a scale
     of the logits changes the score, so that a temperature does not either. Logits of −∞
-    (masked classes) do not count.
+    (masked classes) do not count. For two classes the score is 2^(−1/p) whatever the
+    logits are; metrics, losses and classifiers raise ValueError for it.
 
     Args:
         p: the order of the norm, at least 1.
@@ -83,6 +84,11 @@ class MaxLogitPNorm(BuiltIn):
         top, log_norm = self._log_score(logits, xp)
         log_score = log(top, xp) - xp.maximum(log_norm, 0.0)
         return log_score - log(-xp.expm1(log_score), xp)
+
+    def flaw(self, num_classes: int, events: bool) -> str | None:
+        if num_classes == 2:
+            return f"{self.__name__!r} is the same for all centred logits (−a, a)"
+        return None
 
     def __repr__(self) -> str:
         return f"MaxLogitPNorm(p={self.p:g})"

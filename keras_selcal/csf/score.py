@@ -143,6 +143,22 @@ class ConfidenceScore:
             "logits: pass logits with `from_logits=True`, or use 'msp'",
         )
 
+    def flaw(self, num_classes: int, events: bool) -> str | None:
+        """Returns why the score does not measure confidence for some outputs, or None.
+
+        Args:
+            num_classes: number of classes of a row.
+            events: whether a row is (0, z), from a sigmoid.
+        """
+        return None
+
+    def check_outputs(self, num_classes: int, events: bool) -> None:
+        """Raises ValueError if the score has a flaw for these outputs."""
+        flaw = self.flaw(num_classes, events)
+        if flaw is not None:
+            allowed = "'msp' or another score of probabilities for these outputs"
+            refuse("csf", self.__name__, f"{allowed}: {flaw}")
+
     @property
     def built_in(self) -> bool:
         """Whether the score has a precise form of its log-odds."""
@@ -210,6 +226,14 @@ class BuiltIn(ConfidenceScore):
     @property
     def built_in(self) -> bool:
         return True
+
+    def flaw(self, num_classes: int, events: bool) -> str | None:
+        if self.needs == "logits" and events:
+            return (
+                f"of a sigmoid's logits (0, z), {self.__name__!r} rises with z, and so "
+                "takes every sure 0 for unsure"
+            )
+        return None
 
     def scores(self, x: Any, xp: Any = ops) -> Any:
         return self.function(x, xp)

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_selcal import csf as csfs
 from keras_selcal import functional
 from keras_selcal._core.ranking import best_ranking
 from keras_selcal._core.sample_losses import sample_losses
@@ -148,6 +149,7 @@ def _model(
     threshold: float | None,
     coverage: float | None,
 ) -> _Model:
+    csfs.get(csf).check_outputs(samples.num_classes, samples.events)
     arguments: dict[str, Any] = {
         "y_true": samples.labels,
         "y_pred": samples.y_pred,

@@ -105,6 +105,8 @@ class Evaluation(Mapping[str, Interval]):
             ignore_class=ignore_class,
             decision_threshold=decision_threshold,
         )
+        # Metrics see rows, which do not tell a sigmoid from two classes.
+        self.csf.check_outputs(samples.num_classes, samples.events)
         self.decision_threshold = samples.threshold
         self.num_given = samples.num_given // samples.num_labels
         self.index = samples.index // samples.num_labels

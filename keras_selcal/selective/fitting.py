@@ -79,7 +79,8 @@ def choose_score(
         given = answer(score)
         return of_labels(np.where(given["accepted"], given["confidence"], -math.inf))
 
-    scores = [msp, *default_candidates(data.outputs.from_logits)]
+    rows = data.outputs.rows_of(data.y_pred.shape)
+    scores = [msp, *default_candidates(data.outputs.from_logits, *rows)]
     wrong = answer(msp)["labels"] != data.labels
     weights: list[Array | None] = [*of_labels(data.weight)]
     return best_of(scores, ranks, of_labels(wrong), weights)

@@ -86,6 +86,7 @@ class SelectionLayer(AnswerLayer):
 
         `accepted` is what the calibrator answers.
         """
+        self.csf.check_outputs(*self.outputs.rows_of(tuple(inputs.shape)))
         columns, p, accepted = self.calibrated(inputs)
         labels = self.decided(columns, p, accepted)
         return {
