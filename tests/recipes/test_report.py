@@ -47,7 +47,7 @@ def test_the_report_compares_runs_with_the_first(runs, capsys):
     assert capsys.readouterr().out == f"{output}: open it in a browser\n"
     page = output.read_text("utf-8")
     assert "<title>A &amp; B</title>" in page
-    assert "<h3>b against a</h3>" in page
+    assert "Compared with <strong>a</strong>, <strong>b</strong>" in page
     assert "40 samples, 3 classes" in page
     assert "&lt;cat&gt;" in page
     assert "data:image/png" not in page
