@@ -8,16 +8,18 @@ has already are not computed again, so that a run that was stopped can continue.
 """
 
 import argparse
+import functools
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import bdtr
 
-from keras_selcal.selective.bounds import fewest_samples
+from keras_selcal.selective.bounds import critical_errors, fewest_samples
 from keras_selcal.selective.cuts import Cuts
 
 N, DELTA = 2000, 0.1
@@ -123,10 +125,16 @@ def any_method(model: Model) -> tuple[float, float]:
     return float(np.trapezoid(power, at)), float(power[0])
 
 
+@functools.cache
+def most_errors(n: int, risk: float, level: float) -> np.ndarray:
+    """Returns with how many errors 0, …, n samples pass the exact test."""
+    return np.array([critical_errors(m, risk, level) for m in range(n + 1)])
+
+
 def passes(cuts: Cuts, risk: float, level: float) -> np.ndarray:
     """Returns which thresholds pass the exact test by themselves."""
-    errors, accepted = cuts.losses[:, 0].astype(int), cuts.accepted.astype(int)
-    return bdtr(errors, accepted, risk) <= level
+    allowed = most_errors(int(cuts.total), risk, level)
+    return cuts.losses[:, 0] <= allowed[cuts.accepted.astype(int)]
 
 
 def one_start(cuts: Cuts, passed: np.ndarray, start: int) -> int:
@@ -228,7 +236,8 @@ def independent(model: Model, draws: int) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
     for _ in range(draws):
         s, right, error = draw(model, rng)
-        cuts = Cuts.of(s, right)
+        guided = Cuts.of(s, right, error_probability=error)
+        cuts = replace(guided, expected=None)
         passed = passes(cuts, model.risk, DELTA)
         selected = {
             "best start": (cuts, one_start(cuts, passed, start)),
@@ -239,8 +248,8 @@ def independent(model: Model, draws: int) -> dict[str, list[float]]:
             "bet": (cuts, one_bet(cuts, model.risk)),
         }
         for name, share in (("predicted", 1.0), ("⅛ predicted", 0.125)):
-            guided = Cuts.of(s, right, error_probability=share * error)
-            selected[name] = guided, guided.search(model.risk, DELTA)
+            used = replace(guided, expected=share * guided.expected)
+            selected[name] = used, used.search(model.risk, DELTA)
         for name, (used, cut) in selected.items():
             t = used.thresholds[cut] if cut >= 0 else math.inf
             found.setdefault(name, []).append(max(0.0, 1 - t + width))

@@ -70,25 +70,30 @@ def _log_factorials(n: int) -> np.ndarray:
 
 def binomial_tail(errors: int, n: int, b: float) -> float:
     """Returns P(e ≤ errors) for n samples of risk b in (0, 1)."""
-    return float(_binomial_terms(errors, n, b).sum())
+    return float(_binomial_terms(0, errors, n, b).sum())
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=1 << 14)
 def critical_errors(n: int, b: float, level: float) -> int:
     """Returns the largest e with P(errors ≤ e) ≤ level for n samples of risk b, or −1
-    if there is none, for a level of at most ½.
+    if there is none.
     """
-    tails = np.cumsum(_binomial_terms(min(n, math.ceil(n * b) + 1), n, b))
-    return int(np.searchsorted(tails, level, side="right")) - 1
+    # By Chernoff's bound, fewer errors add less than rounding does. Half of the
+    # probability is above the mean.
+    width = math.sqrt(2 * n * b * math.log(1e17 / level))
+    first = max(0, math.floor(n * b - width))
+    last = min(n, math.ceil(n * b + (1 if level <= 0.5 else width)))
+    tails = np.cumsum(_binomial_terms(first, last, n, b))
+    return first + int(np.searchsorted(tails, level, side="right")) - 1
 
 
-def _binomial_terms(errors: int, n: int, b: float) -> np.ndarray:
-    """Returns P(e = 0), …, P(e = errors) for n samples of risk b in (0, 1)."""
+def _binomial_terms(first: int, last: int, n: int, b: Any) -> np.ndarray:
+    """Returns P(e = first), …, P(e = last) for n samples of risk b in (0, 1)."""
     # Tables are shared between sizes: one for each power of two.
     log_factorial = _log_factorials(1 << n.bit_length())
-    j = np.arange(errors + 1)
+    j = np.arange(first, last + 1)
     log_choose = log_factorial[n] - log_factorial[j] - log_factorial[n - j]
-    return np.exp(log_choose + j * math.log(b) + (n - j) * math.log1p(-b))
+    return np.exp(log_choose + j * np.log(b) + (n - j) * np.log1p(-b))
 
 
 def betting_p_value(losses: np.ndarray, largest: Any, delta: float) -> np.ndarray:
@@ -205,8 +210,9 @@ def _predicted_start(
     power = np.zeros((len(starts), len(_FACTORS)))
     for i, (m, cut) in enumerate(zip(starts.tolist(), cuts, strict=True)):
         allowed = critical_errors(m, risk, level)
-        share = expected[cut] / accepted[cut] * np.array(_FACTORS)
-        power[i] = [binomial_tail(allowed, m, p) for p in share.clip(1e-9, 1 - 1e-9)]
+        share = expected[cut] / accepted[cut] * np.array(_FACTORS)[:, None]
+        terms = _binomial_terms(0, allowed, m, share.clip(1e-9, 1 - 1e-9))
+        power[i] = terms.sum(axis=1)
     if power[:, 0].max() < _HOPELESS:
         return None
     mean = power.mean(axis=1)

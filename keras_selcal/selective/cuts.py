@@ -13,6 +13,7 @@ from keras_selcal.selective.bounds import (
     betting_p_value,
     binomial_tail,
     choose_starts,
+    critical_errors,
     risk_bound,
     shuffled_indices,
 )
@@ -205,7 +206,7 @@ class Cuts:
         low, high = errors / accepted, 1.0
         for _ in range(20):
             middle = (low + high) / 2
-            passes = self._test(np.array([middle]), delta)(cut) <= delta
+            passes = self._test(np.array([middle]), delta)(cut, delta)
             low, high = (low, middle) if passes else (middle, high)
         return high
 
@@ -232,21 +233,22 @@ class Cuts:
 
     def _test(
         self, risk: np.ndarray, delta: float, repeats: int = 1
-    ) -> Callable[[int], float]:
-        """Returns a function of a cut, to be called in rising order, that gives the
-        p-value of the hypothesis that one of its risks is above r.
+    ) -> Callable[[int, float], bool]:
+        """Returns a function of a cut, to be called in rising order, and a level, that
+        tells whether the hypothesis is rejected that one of its risks is above r.
 
         `repeats` counts the data several times.
         """
         if self.groups is None and self.binary:
-            rows = range(len(risk))
+            risks = risk.tolist()
 
-            def by_counting(cut: int) -> float:
-                e, m = (
-                    (repeats * part[cut]).astype(int).tolist()
-                    for part in (self.losses, self.counted)
+            def by_counting(cut: int, level: float) -> bool:
+                errors = (repeats * self.losses[cut]).tolist()
+                counted = (repeats * self.counted[cut]).tolist()
+                return all(
+                    e <= critical_errors(int(m), r, level)
+                    for e, m, r in zip(errors, counted, risks, strict=True)
                 )
-                return max(binomial_tail(e[j], m[j], float(risk[j])) for j in rows)
 
             return by_counting
         groups = self.groups
@@ -255,14 +257,14 @@ class Cuts:
         largest = (1 - risk) * np.bincount(groups).max()
         losses, end = np.zeros((int(groups.max()) + 1, len(risk))), 0
 
-        def by_betting(cut: int) -> float:
+        def by_betting(cut: int, level: float) -> bool:
             nonlocal end
             new = slice(end, self.ends[cut])
             values = np.nan_to_num(self.sample_losses[new] - risk)
             np.add.at(losses, groups[new], values)
             end = new.stop
             repeated = np.tile(losses, (repeats, 1))
-            return float(betting_p_value(repeated, largest, delta).max())
+            return bool(betting_p_value(repeated, largest, delta).max() <= level)
 
         return by_betting
 
@@ -292,12 +294,12 @@ class Cuts:
         first = np.searchsorted(accepted[positions], starts * (1 - 1e-12))
         np.add.at(share, first, shares)
         best, level = -1, 0.0
-        p_value = self._test(risk, delta, repeats)
+        passes = self._test(risk, delta, repeats)
         for cut, added in zip(positions, share, strict=True):
             level += added
             if not level:
                 continue
-            if p_value(cut) <= level:
+            if passes(cut, level):
                 best = int(cut)
             else:
                 level = 0.0
