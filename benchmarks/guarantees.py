@@ -8,38 +8,29 @@ has already are not computed again, so that a run that was stopped can continue.
 """
 
 import argparse
-import functools
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from scipy.special import bdtr
 
-from keras_selcal.selective.bounds import critical_errors, fewest_samples
+from benchmarks.selection import (
+    DELTA,
+    Draws,
+    Model,
+    N,
+    one_bet,
+    one_start,
+    predicted,
+    search,
+    sgr,
+    split,
+    union,
+)
+from keras_selcal.selective.bounds import choose_starts, fewest_samples
 from keras_selcal.selective.cuts import Cuts
-
-N, DELTA = 2000, 0.1
-Curve = Callable[[np.ndarray], np.ndarray]
-
-
-class Model(NamedTuple):
-    """Scores are uniform on [0, 1], rounded up to `levels` values.
-
-    Attributes:
-        title: what is special about it.
-        error: probability of an error at a score before rounding.
-        risk: the target.
-        levels: number of distinct scores, or 0 for all.
-    """
-
-    title: str
-    error: Curve
-    risk: float
-    levels: int = 0
 
 
 def _falling(s: np.ndarray) -> np.ndarray:
@@ -125,139 +116,69 @@ def any_method(model: Model) -> tuple[float, float]:
     return float(np.trapezoid(power, at)), float(power[0])
 
 
-@functools.cache
-def most_errors(n: int, risk: float, level: float) -> np.ndarray:
-    """Returns with how many errors 0, …, n samples pass the exact test."""
-    return np.array([critical_errors(m, risk, level) for m in range(n + 1)])
-
-
-def passes(cuts: Cuts, risk: float, level: float) -> np.ndarray:
-    """Returns which thresholds pass the exact test by themselves."""
-    allowed = most_errors(int(cuts.total), risk, level)
-    return cuts.losses[:, 0] <= allowed[cuts.accepted.astype(int)]
-
-
-def one_start(cuts: Cuts, passed: np.ndarray, start: int) -> int:
-    """Returns the last cut of an unbroken sequence of passes from a start, or −1."""
-    first = int(np.searchsorted(cuts.accepted, start))
-    after = passed[first:]
-    last = first - 1 + (len(after) if after.all() else int(np.argmin(after)))
-    return last if last >= first else -1
-
-
 def best_start(model: Model) -> int:
     """Returns the start of largest mean coverage, which takes knowing the model."""
-    rng = np.random.default_rng(1)
     starts = {fewest_samples(e, model.risk, DELTA) for e in range(0, 150, 2)} | {
         fewest_samples(1, model.risk, DELTA)
     }
     starts = sorted(m for m in starts if m < N)
-    found = np.zeros(len(starts))
-    for _ in range(100):
-        cuts = Cuts.of(*draw(model, rng)[:2])
-        passed = passes(cuts, model.risk, DELTA)
-        for i, start in enumerate(starts):
-            cut = one_start(cuts, passed, start)
-            found[i] += cuts.accepted[cut] if cut >= 0 else 0
+    draws = Draws.of(model, *draw(model, np.random.default_rng(1), 200))
+    passed = draws.passes(model.risk, DELTA)
+    found = [draws.coverage_at(one_start(draws, passed, m)).mean() for m in starts]
     return starts[int(np.argmax(found))]
 
 
-def sgr(cuts: Cuts, risk: float) -> int:
-    """Returns the cut of Geifman & El-Yaniv: a binary search with a union bound."""
-    steps = math.ceil(math.log2(cuts.total))
-    passed = passes(cuts, risk, DELTA / steps)
-    low, high, best = 0, len(cuts.thresholds) - 1, -1
-    for _ in range(steps):
-        middle = math.ceil((low + high) / 2)
-        if passed[middle]:
-            best, low = middle, middle
-        else:
-            high = middle
-    return best
-
-
-def union(cuts: Cuts, risk: float) -> int:
-    """Returns the best of 25 coverages, each tested at δ/25: a simultaneous band."""
-    counts = np.geomspace(20, cuts.total, 25)
-    at = np.unique(np.searchsorted(cuts.accepted, counts * (1 - 1e-12)))
-    passed = np.flatnonzero(passes(cuts, risk, DELTA / 25)[at])
-    return int(at[passed[-1]]) if len(passed) else -1
-
-
-def one_bet(cuts: Cuts, risk: float) -> int:
-    """Returns the last cut at which a mixture of bets along the ordered samples has
-    won 1/δ. It is valid if every threshold has at least the risk of higher ones.
-    """
-    stakes = np.geomspace(0.05, 0.95, 20)[:, None] / (1 - risk)
-    bets = np.log1p(stakes * (risk - cuts.sample_losses[:, 0]))
-    capital = np.exp(np.cumsum(bets, axis=1)).mean(axis=0)[cuts.ends - 1]
-    won = np.flatnonzero(capital >= 1 / DELTA)
-    return int(won[-1]) if len(won) else -1
-
-
-def split(s: np.ndarray, right: np.ndarray, risk: float) -> tuple[Cuts, int]:
-    """Starts where a fifth of the samples suggests, and searches on the others."""
-    first = Cuts.of(s[::5], right[::5])
-    share = (first.losses[:, 0] + 0.5) / (first.accepted + 1)
-    rest = np.arange(len(s)) % 5 > 0
-    cuts = Cuts.of(s[rest], right[rest])
-    at = np.searchsorted(-first.thresholds, -cuts.thresholds, side="right") - 1
-    rates = np.where(at < 0, 0.5, share[at])
-    starts = [fewest_samples(e, risk, DELTA) for e in range(0, 60, 3)]
-    starts = [m for m in starts if m <= cuts.total]
-    if not starts:
-        return cuts, -1
-    cut = np.searchsorted(cuts.accepted, starts)
-    power = bdtr(3 * np.arange(len(starts)), starts, rates[cut])
-    start = starts[int(np.argmax(power))]
-    return cuts, one_start(cuts, passes(cuts, risk, DELTA), start)
-
-
 def draw(
-    model: Model, rng: np.random.Generator
+    model: Model, rng: np.random.Generator, draws: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns scores, which answers are right, and the probabilities of an error."""
-    s = rng.random(N)
+    s = rng.random((draws, N))
     error = model.error(s)
-    right = rng.random(N) >= error
+    right = rng.random((draws, N)) >= error
     if model.levels:
         s = np.ceil(s * model.levels) / model.levels
     return s, right, error
+
+
+def check(model: Model, found: dict[str, np.ndarray], *data: np.ndarray) -> None:
+    """Checks that the library selects the same in the first draws."""
+    width = 1 / model.levels if model.levels else 0.0
+    factors = {"plain": None, "predicted": 1.0, "⅛ predicted": 0.125}
+    for i, (s, right, error) in enumerate(zip(*data, strict=True)):
+        for name, factor in factors.items():
+            p = None if factor is None else factor * error
+            cuts = Cuts.of(s, right, error_probability=p)
+            cut = cuts.search(model.risk, DELTA)
+            c = 1 - cuts.thresholds[cut] + width if cut >= 0 else 0.0
+            if abs(c - found[name][i]) > 1e-9:
+                raise AssertionError(f"{model.title}, {name}: {c}, {found[name][i]}")
 
 
 def independent(model: Model, draws: int) -> dict[str, list[float]]:
     """Returns coverage, share without a threshold, and share of exceeded risks of each
     method.
     """
-    coverages, risks = true_risks(model)
     rng = np.random.default_rng(0)
     start = best_start(model)
-    width = 1 / model.levels if model.levels else 0.0
-    found: dict[str, list[float]] = {}
-    for _ in range(draws):
-        s, right, error = draw(model, rng)
-        guided = Cuts.of(s, right, error_probability=error)
-        cuts = replace(guided, expected=None)
-        passed = passes(cuts, model.risk, DELTA)
-        selected = {
-            "best start": (cuts, one_start(cuts, passed, start)),
-            "plain": (cuts, cuts.search(model.risk, DELTA)),
-            "split": split(s, right, model.risk),
-            "union": (cuts, union(cuts, model.risk)),
-            "SGR": (cuts, sgr(cuts, model.risk)),
-            "bet": (cuts, one_bet(cuts, model.risk)),
-        }
-        for name, share in (("predicted", 1.0), ("⅛ predicted", 0.125)):
-            used = replace(guided, expected=share * guided.expected)
-            selected[name] = used, used.search(model.risk, DELTA)
-        for name, (used, cut) in selected.items():
-            t = used.thresholds[cut] if cut >= 0 else math.inf
-            found.setdefault(name, []).append(max(0.0, 1 - t + width))
+    data = draw(model, rng, draws)
+    cuts, risk = Draws.of(model, *data), model.risk
+    selected = {
+        "best start": one_start(cuts, cuts.passes(risk, DELTA), start),
+        "predicted": predicted(cuts, risk, 1.0),
+        "⅛ predicted": predicted(cuts, risk, 0.125),
+        "plain": search(cuts, risk, *choose_starts(N, risk, DELTA)),
+        "union": union(cuts, risk),
+        "SGR": sgr(cuts, risk),
+        "bet": one_bet(cuts, risk),
+    }
+    found = {name: cuts.coverage_at(cut) for name, cut in selected.items()}
+    found["split"] = split(model, *data)
+    check(model, found, *(part[:20] for part in data))
+    coverages, risks = true_risks(model)
     coverage, success = any_method(model)
     optimum = coverages[risks <= model.risk].max(initial=0.0)
     row = {"optimum": [optimum], "any method": [coverage, 1 - success]}
-    for name, values in found.items():
-        c = np.array(values)
+    for name, c in found.items():
         bad = (c > 0) & (np.interp(c, coverages, risks) > model.risk + 1e-9)
         row[name] = [c.mean(), np.mean(c == 0), bad.mean()]
     return {name: np.round(values, 4).tolist() for name, values in row.items()}
@@ -342,14 +263,15 @@ def main() -> None:
             optimum = f"{figures['optimum'][0]:.3f}"
             cells = [model.title, f"{model.risk:g}", optimum, *cells]
             print("| " + " | ".join(cells) + " |")
-    print(f"\nTokens of sequences, r = 0.08, δ = {DELTA}, {args.draws} draws\n")
+    few = args.draws // 10
+    print(f"\nTokens of sequences, r = 0.08, δ = {DELTA}, {few} draws\n")
     print(
         "| sequences | tokens each | spread | optimum | coverage | none found "
         "| exceeded | coverage, tokens as units | exceeded |"
     )
     print("|" + 9 * "--:|")
     for kind in ((1000, 10, 0.5), (1000, 20, 1.0)):
-        print(row(f"tokens {kind}", lambda kind=kind: grouped(*kind, args.draws)))
+        print(row(f"tokens {kind}", lambda kind=kind: grouped(*kind, few)))
 
 
 if __name__ == "__main__":

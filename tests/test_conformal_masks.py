@@ -196,3 +196,54 @@ def test_one_sigmoid_unit_without_an_axis_of_its_own():
     assert classifiers[0].as_model().predict(x, verbose=0)["sets"].shape == (300, 2)
     one, two = (c.predict_proba(x, verbose=0) for c in classifiers)
     assert one.shape == two.shape == (300, 2)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "aps", "seed": 1, "class_conditional": True},
+        {"calibrated": True},
+        {"method": "raps", "penalty": "auto", "ignore_class": 2},
+    ],
+    ids=["per class", "calibrated", "penalty"],
+)
+def test_channels_first_equal_channels_last(options, tmp_path):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 4, (80, 3, 2))
+    x = (2 * np.eye(4)[y] + rng.normal(size=(80, 3, 2, 4))).astype("float32")
+    weight = rng.random(y.shape) < 0.8
+    strata = np.arange(80) // 2 % 2
+    calibrated = options.pop("calibrated", False)
+    answers = {}
+    for axis in (-1, 1):
+        inputs = np.moveaxis(x, -1, axis)
+        model = keras.Sequential([keras.Input(inputs.shape[1:]), layers.Identity()])
+        calibrator = TemperatureScaling(axis=axis) if calibrated else None
+        classifier = ConformalClassifier(
+            model, axis=axis, calibrator=calibrator, **options
+        ).fit(
+            inputs,
+            y,
+            sample_weight=weight,
+            groups="first_axis",
+            strata=strata,
+            verbose=0,
+        )
+        classifier.save(tmp_path / "classifier.keras")
+        loaded = ConformalClassifier.load(tmp_path / "classifier.keras")
+        assert loaded.outputs == classifier.outputs
+        sets, labels = loaded.predict(inputs[:9], strata=strata[:9], verbose=0)
+        assert sets.shape == (9, 3, 2, 4)
+        assert 0 < sets.mean() < 1
+        figures = loaded.evaluate(inputs[:50], y[:50], strata=strata[:50], verbose=0)
+        p = loaded.predict_proba(inputs[:9], verbose=0)
+        answer = loaded.as_model().predict([inputs[:9], strata[:9]], verbose=0)
+        np.testing.assert_array_equal(answer["sets"], sets)
+        np.testing.assert_allclose(answer["probabilities"], p, rtol=1e-5)
+        p = np.moveaxis(p, axis, -1)
+        answers[axis] = [loaded.threshold, sets, labels, p, *figures.values()]
+    for last, first in zip(answers[-1], answers[1], strict=True):
+        if isinstance(last, dict):
+            assert last == pytest.approx(first)
+        else:
+            np.testing.assert_allclose(last, first, rtol=1e-5)

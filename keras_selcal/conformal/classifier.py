@@ -13,9 +13,13 @@ from keras_selcal._core.models import (
 )
 from keras_selcal._core.validation import refuse
 from keras_selcal.calibrators import Calibrator
-from keras_selcal.conformal.evaluation import evaluate_rows
-from keras_selcal.conformal.fitting import OPTIONS, LabelledRows, fit_layer, spread
-from keras_selcal.conformal.layer import ConformalLayer, ConformalPrediction
+from keras_selcal.conformal.evaluation import evaluate_answers
+from keras_selcal.conformal.fitting import OPTIONS, fit_layer, stratum_indices
+from keras_selcal.conformal.layer import (
+    OUTPUT_OPTIONS,
+    ConformalLayer,
+    ConformalPrediction,
+)
 from keras_selcal.conformal.scores import NonconformityScore, check_alpha
 from keras_selcal.selective.base import AnsweringClassifier, to_arrays
 
@@ -65,6 +69,8 @@ class ConformalClassifier(AnsweringClassifier):
         from_logits: whether the model gives logits. By default it does unless its last
             operation is a softmax or a sigmoid.
         ignore_class: samples with this label do not count in `fit` and `evaluate`.
+        axis: axis of the classes in the model's output: -1, or 1 for channels first.
+            Sets have their classes in the last axis in either case.
 
     Attributes:
         threshold: q, once fitted; None before. A float, or (k,) where
@@ -112,8 +118,11 @@ class ConformalClassifier(AnsweringClassifier):
         allow_empty: bool = True,
         from_logits: bool | None = None,
         ignore_class: int | None = None,
+        axis: int = -1,
     ) -> None:
-        super().__init__(model, calibrator, from_logits, ignore_class=ignore_class)
+        super().__init__(
+            model, calibrator, from_logits, ignore_class=ignore_class, axis=axis
+        )
         automatic = isinstance(penalty, str)
         if automatic and (penalty != "auto" or method not in ("raps", "saps")):
             refuse("penalty", penalty, "a number, or 'auto' with RAPS and SAPS")
@@ -195,10 +204,7 @@ class ConformalClassifier(AnsweringClassifier):
         options = {name: getattr(self, name) for name in OPTIONS}
         # Only assigned at the end: a fit that fails changes nothing.
         self._layer, self.calibrator = fit_layer(
-            LabelledRows.of(data, strata),
-            self._given_calibrator,
-            self.outputs,
-            **options,
+            data, strata, self._given_calibrator, **options
         )
         self._fitted_on = digest
         return self
@@ -222,7 +228,9 @@ class ConformalClassifier(AnsweringClassifier):
             verbose: as in `keras.Model.predict`.
         """
         outputs, mask = self._outputs(x, batch_size, verbose)
-        answer = self._answer(outputs, strata, mask)
+        samples = self.outputs.sample_shape(outputs.shape)
+        index = stratum_indices(strata, samples, self.strata)
+        answer = self._answer(outputs, index, mask)
         return ConformalPrediction(answer["sets"], answer["labels"])
 
     def evaluate(
@@ -265,9 +273,9 @@ class ConformalClassifier(AnsweringClassifier):
                 "selected on: the coverage is no test of the guarantee.",
                 stacklevel=2,
             )
-        rows = LabelledRows.of(data, strata, layer.strata)
-        answer = self._answer(rows.outputs, rows.stratum_names())
-        return evaluate_rows(rows, answer["sets"], answer["labels"])
+        index = stratum_indices(strata, data.labels.shape, layer.strata)
+        answer = self._answer(data.y_pred, index)
+        return evaluate_answers(data, answer, index, layer.strata)
 
     def as_model(self) -> keras.Model:
         """Returns a Keras model that does it all, to save, export or serve.
@@ -290,25 +298,22 @@ class ConformalClassifier(AnsweringClassifier):
     def _arguments(cls, layer: ConformalLayer) -> dict[str, Any]:
         return {
             **layer.score.config(),
-            **layer.outputs.config("from_logits", "ignore_class"),
+            **layer.outputs.config(*OUTPUT_OPTIONS),
             "alpha": layer.record.alpha,
             "class_conditional": layer.class_conditional,
             "allow_empty": layer.allow_empty,
         }
 
     def _answer(
-        self, outputs: np.ndarray, strata: Any, mask: np.ndarray | None = None
+        self,
+        outputs: np.ndarray,
+        strata: np.ndarray | None,
+        mask: np.ndarray | None = None,
     ) -> dict[str, np.ndarray]:
-        layer = self._fitted()
-        index = None
-        if layer.strata is not None:
-            index = spread("strata", strata, outputs.shape[:-1], layer.strata)
-        elif strata is not None:
-            refuse("strata", strata, "None: `fit` had no strata")
-        parts = {"inputs": outputs, "strata": index, "mask": mask}
+        parts = {"inputs": outputs, "strata": strata, "mask": mask}
         tensors = {
             name: ops.convert_to_tensor(part)
             for name, part in parts.items()
             if part is not None
         }
-        return to_arrays(layer(**tensors))
+        return to_arrays(self._fitted()(**tensors))

@@ -6,8 +6,8 @@ import numpy as np
 
 from keras_selcal._core.samples import to_numpy, to_weight
 from keras_selcal._core.validation import refuse
-from keras_selcal.conformal.fitting import LabelledRows
 from keras_selcal.conformal.scores import check_classes
+from keras_selcal.selective.data import SelectionData
 
 
 def evaluate_sets(
@@ -64,23 +64,32 @@ def evaluate_sets(
     }
 
 
-def evaluate_rows(
-    rows: LabelledRows, sets: np.ndarray, answers: np.ndarray
+def evaluate_answers(
+    data: SelectionData,
+    answer: dict[str, np.ndarray],
+    strata: np.ndarray | None,
+    names: list[Any] | None,
 ) -> dict[str, Any]:
     """Returns the figures of `ConformalClassifier.evaluate`.
 
     Args:
-        rows: labels, weights, groups and strata of n samples.
-        sets: which classes each set holds, (n, k).
-        answers: the most probable classes, (n,).
+        data: labels, weights and groups.
+        answer: what `ConformalLayer` returns for them.
+        strata: index of each sample's stratum, or None.
+        names: of the strata, or None.
     """
-    w = rows.balanced_weight()
-    figures = evaluate_sets(rows.labels, sets, sample_weight=w)
-    figures["accuracy"] = float(np.average(answers == rows.labels, weights=w))
-    if rows.names is not None and rows.strata is not None:
-        covered = sets[np.arange(len(sets)), rows.labels]
-        means = mean_by(rows.strata, covered, w, len(rows.names))
-        figures["stratum_coverage"] = dict(zip(rows.names, means.tolist(), strict=True))
+    counts, labels = data.counted()
+    w, sets = data.weight[counts], answer["sets"][counts]
+    if data.groups is not None:
+        groups = data.groups[counts]
+        w = w / np.bincount(groups, w)[groups]
+    figures = evaluate_sets(labels, sets, sample_weight=w)
+    right = answer["labels"][counts] == labels
+    figures["accuracy"] = float(np.average(right, weights=w))
+    if strata is not None and names is not None:
+        covered = sets[np.arange(len(sets)), labels]
+        means = mean_by(strata[counts], covered, w, len(names))
+        figures["stratum_coverage"] = dict(zip(names, means.tolist(), strict=True))
     return figures
 
 

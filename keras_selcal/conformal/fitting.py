@@ -2,18 +2,20 @@
 
 import datetime
 import math
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from keras import ops
 
 from keras_selcal._core.data import LabelledOutputs
-from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.samples import row_blocks, to_numpy
 from keras_selcal._core.validation import refuse
 from keras_selcal.calibrators import CalibrationLayer, Calibrator
-from keras_selcal.conformal.layer import ConformalLayer, ConformalRecord
+from keras_selcal.conformal.layer import (
+    OUTPUT_OPTIONS,
+    ConformalLayer,
+    ConformalRecord,
+)
 from keras_selcal.conformal.scores import NonconformityScore
 from keras_selcal.conformal.threshold import choose_penalty, conformal_threshold
 from keras_selcal.selective.data import SelectionData
@@ -30,119 +32,37 @@ OPTIONS = (
 )
 
 
-def spread(
-    name: str,
-    values: Any,
-    shape: tuple[int, ...],
-    names: list[Any] | None = None,
-) -> np.ndarray:
-    """Returns one entry for each sample of a shape, as the index in `names` if given.
+def stratum_indices(
+    strata: Any, shape: tuple[int, ...], names: list[Any] | None
+) -> np.ndarray | None:
+    """Returns the index of each sample's stratum in `names`, or None without names.
 
-    Values of fewer dimensions belong to the leading ones.
+    Strata of fewer dimensions than the samples belong to the leading ones.
     """
-    if values is None:
-        refuse(name, values, "one entry for each sample, as in `fit`")
-    values = to_numpy(values)
-    if values.shape != shape[: values.ndim] or values.ndim == 0:
-        refuse(name, values.shape, f"of shape {shape}, or a leading part of it")
-    if names is not None:
-        known = np.asarray(names)
-        order = np.argsort(known)
-        position = np.searchsorted(known, values, sorter=order)
-        index = order[position.clip(max=len(known) - 1)]
-        unknown = known[index] != values
-        if unknown.any():
-            refuse(name, values[unknown][0], f"one of those in `fit`: {names}")
-        values = index.astype("int32")
-    values = values.reshape(values.shape + (1,) * (len(shape) - values.ndim))
-    return np.broadcast_to(values, shape)
-
-
-@dataclass(frozen=True)
-class LabelledRows:
-    """n samples that count.
-
-    Attributes:
-        outputs: of the model, (n, k) or (n, 1).
-        labels: class indices (n,).
-        weight: (n,), all above 0.
-        groups: which samples depend on each other, (n,), or None.
-        units: index of each sample's group, or else of its entry in the first axis.
-        strata: index of each sample's stratum, (n,), or None.
-        names: of the strata, or None.
-    """
-
-    outputs: np.ndarray
-    labels: np.ndarray
-    weight: np.ndarray
-    groups: np.ndarray | None
-    units: np.ndarray
-    strata: np.ndarray | None
-    names: list[Any] | None
-
-    @classmethod
-    def of(
-        cls, data: SelectionData, strata: Any, names: list[Any] | None = None
-    ) -> "LabelledRows":
-        """Returns the samples that count.
-
-        Args:
-            data: the checked data.
-            strata: (...) or fewer dimensions, or None.
-            names: known strata; by default those that occur.
-        """
-        samples, counts = data.labels.shape, data.weight > 0
-        if strata is not None and names is None:
-            names = np.unique(to_numpy(strata)).tolist()
-        if names is not None:
-            strata = spread("strata", strata, samples, names)[counts]
-        elif strata is not None:
+    if names is None:
+        if strata is not None:
             refuse("strata", strata, "None: `fit` had no strata")
-        return cls(
-            data.y_pred.reshape(*samples, -1)[counts],
-            data.labels[counts].astype("int64"),
-            data.weight[counts],
-            None if data.groups is None else data.groups[counts],
-            data.units[counts],
-            strata,
-            names,
-        )
-
-    @property
-    def num_classes(self) -> int:
-        return max(2, int(self.outputs.shape[-1]))
-
-    def stratum_names(self) -> np.ndarray | None:
-        """Returns the name of each sample's stratum."""
-        return None if self.names is None else np.asarray(self.names)[self.strata]
-
-    def balanced_weight(self) -> np.ndarray:
-        """Returns weights that sum to 1 in each group."""
-        if self.groups is None:
-            return self.weight
-        _, group = np.unique(self.groups, return_inverse=True)
-        return np.asarray(self.weight / np.bincount(group, self.weight)[group])
-
-    def halves(self) -> tuple["LabelledRows", "LabelledRows"]:
-        """Returns every other sample, or group, and the rest."""
-        even = self.units % 2 == 0
-        return self._where(even), self._where(~even)
-
-    def _where(self, rows: np.ndarray) -> "LabelledRows":
-        if not rows.any():
-            refuse("x", len(self.labels), "at least two samples, or groups, to split")
-        parts: dict[str, Any] = {
-            name: None if value is None else value[rows]
-            for name, value in vars(self).items()
-            if name != "names"
-        }
-        return replace(self, **parts)
+        return None
+    if strata is None:
+        refuse("strata", strata, "one entry for each sample, as in `fit`")
+    values = to_numpy(strata)
+    if values.shape != shape[: values.ndim] or values.ndim == 0:
+        refuse("strata", values.shape, f"of shape {shape}, or a leading part of it")
+    known = np.asarray(names)
+    order = np.argsort(known)
+    position = np.searchsorted(known, values, sorter=order)
+    index = order[position.clip(max=len(known) - 1)].astype("int32")
+    unknown = known[index] != values
+    if unknown.any():
+        refuse("strata", values[unknown][0], f"one of those in `fit`: {names}")
+    index = index.reshape(index.shape + (1,) * (len(shape) - index.ndim))
+    return np.broadcast_to(index, shape)
 
 
 def fit_layer(
-    rows: LabelledRows,
+    data: SelectionData,
+    strata: Any,
     calibrator: Calibrator | None,
-    outputs: Outputs,
     *,
     method: str,
     alpha: float,
@@ -153,24 +73,30 @@ def fit_layer(
     **options: Any,
 ) -> tuple[ConformalLayer, Calibrator | None]:
     """Returns the fitted layer and calibrator, see `ConformalClassifier`."""
+    outputs, shape = data.outputs, data.y_pred.shape
+    names = None if strata is None else np.unique(to_numpy(strata)).tolist()
+    strata = stratum_indices(strata, data.labels.shape, names)
     automatic = penalty == "auto"
     score = NonconformityScore.of(
         method, None if automatic else penalty, k_reg, seed
     ).config()
     unfitted = calibrator is not None and not calibrator.fitted
     if unfitted or automatic:
-        first, rows = rows.halves()
+        first, data = data.halves()
     if calibrator is not None and unfitted:
-        found = LabelledOutputs(first.outputs, first.labels, first.weight)
+        found = LabelledOutputs(first.y_pred, first.labels, first.weight)
         calibrator = calibrator.fitted_copy(found, outputs)
+    counts, labels = data.counted()
+    groups = None if data.groups is None else data.groups[counts]
     record = ConformalRecord(
-        n=len(rows.labels),
-        groups=None if rows.groups is None else len(np.unique(rows.groups)),
+        n=len(labels),
+        groups=None if groups is None else len(np.unique(groups)),
         alpha=alpha,
         per_class=class_conditional,
-        per_stratum=rows.names is not None,
+        per_stratum=names is not None,
         date=datetime.date.today().isoformat(),
     )
+    k = 2 if outputs.is_one_unit(shape) else shape[outputs.axis]
 
     calibration = None
     if calibrator is not None:
@@ -178,49 +104,51 @@ def fit_layer(
 
     def new_layer() -> ConformalLayer:
         return ConformalLayer(
-            rows.num_classes,
-            outputs.from_logits,
-            calibration,
-            ignore_class=outputs.ignore_class,
+            k,
+            calibration=calibration,
+            **outputs.config(*OUTPUT_OPTIONS),
             **score,
             class_conditional=class_conditional,
-            strata=rows.names,
+            strata=names,
             record=record,
             **options,
         )
 
     layer = new_layer()
     if automatic:
-        p, _ = _in_blocks(layer, first.outputs)
-        score |= choose_penalty(p, first.labels, alpha, method=method, seed=seed)
+        in_first, first_labels = first.counted()
+        p, _ = _in_blocks(layer, first.y_pred, in_first)
+        score |= choose_penalty(p, first_labels, alpha, method=method, seed=seed)
         layer = new_layer()
-    _, scores = _in_blocks(layer, rows.outputs)
-    scores = np.take_along_axis(scores, rows.labels[:, None], axis=-1)[:, 0]
-    cells = np.zeros(len(scores), "int64") if rows.strata is None else rows.strata
+    _, scores = _in_blocks(layer, data.y_pred, counts)
+    scores = scores[np.arange(len(labels)), labels]
+    cells = np.zeros(len(scores), "int64") if strata is None else strata[counts]
     if class_conditional:
-        cells = cells * rows.num_classes + rows.labels
-    shape = layer.thresholds.shape
-    count = math.prod(shape)
+        cells = cells * k + labels
+    count = layer.thresholds.size
     q = conformal_threshold(
         scores,
         alpha,
-        sample_weight=rows.weight,
-        groups=rows.groups,
+        sample_weight=data.weight[counts],
+        groups=groups,
         categories=cells if count > 1 else None,
         num_categories=count,
     )
-    layer.thresholds = _with_margin(np.reshape(q, -1), scores, cells).reshape(shape)
+    q = _with_margin(np.reshape(q, -1), scores, cells)
+    layer.thresholds = q.reshape(layer.thresholds.shape)
     return layer, calibrator
 
 
 def _in_blocks(
-    layer: ConformalLayer, outputs: np.ndarray
+    layer: ConformalLayer, y_pred: np.ndarray, counts: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns probabilities and scores of all classes, a few rows at a time."""
-    found = [
-        [to_numpy(x) for x in layer.of_classes(ops.convert_to_tensor(outputs[block]))]
-        for block in row_blocks(outputs.shape)
-    ]
+    """Returns probabilities and scores (n, k) of the n samples that count, computed a
+    few at a time.
+    """
+    found = []
+    for block in row_blocks((len(y_pred), y_pred[0].size)):
+        parts = layer.of_classes(ops.convert_to_tensor(y_pred[block]))
+        found.append([to_numpy(part)[counts[block]] for part in parts])
     probabilities, scores = zip(*found, strict=True)
     return np.concatenate(probabilities), np.concatenate(scores)
 

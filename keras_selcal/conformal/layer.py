@@ -15,6 +15,9 @@ from keras_selcal.calibrators import CalibrationLayer
 from keras_selcal.conformal.scores import NonconformityScore, fill_empty, uniforms
 from keras_selcal.selective.base import AnswerLayer, Record, broadcast_mask
 
+# Options of `Outputs` that prediction sets have.
+OUTPUT_OPTIONS = ("from_logits", "ignore_class", "axis")
+
 # Label of masked samples.
 MASKED = -1
 
@@ -67,7 +70,8 @@ class ConformalLayer(AnswerLayer):
     """Calibrates, scores and forms sets: the last layer of a saved classifier.
 
     Maps a model's output (..., k) to a dict of `probabilities` (..., k), `sets`
-    (..., k), boolean, `sizes` (...) and `labels` (...), the most probable classes. The
+    (..., k), boolean, `sizes` (...) and `labels` (...), the most probable classes. With
+    another `axis`, the probabilities have their classes there, and the sets last. The
     output (..., 1) of one sigmoid unit has k = 2 classes. A sample whose probabilities
     are not finite gets a set of all classes, and a masked one an empty set and the
     label −1.
@@ -86,6 +90,7 @@ class ConformalLayer(AnswerLayer):
         strata: names of the strata, each of which has thresholds of its own, or None.
             With them, `call` takes the index of each sample's stratum.
         ignore_class: label that does not count in `ConformalClassifier.fit`.
+        axis: axis of the classes: -1, or 1 for channels first.
         record: a `ConformalRecord` or None.
         **kwargs: arguments of `keras.layers.Layer`.
     """
@@ -106,10 +111,11 @@ class ConformalLayer(AnswerLayer):
         class_conditional: bool = False,
         strata: list[Any] | None = None,
         ignore_class: int | None = None,
+        axis: int = -1,
         record: ConformalRecord | None = None,
         **kwargs: Any,
     ) -> None:
-        outputs = Outputs(from_logits, ignore_class=ignore_class)
+        outputs = Outputs(from_logits, ignore_class=ignore_class, axis=axis)
         super().__init__(calibration, outputs, record, **kwargs)
         self.num_classes = num_classes
         self.score = NonconformityScore.of(method, penalty, k_reg, seed)
@@ -171,7 +177,7 @@ class ConformalLayer(AnswerLayer):
             sets = ops.logical_and(sets, ops.expand_dims(mask, -1))
             labels = ops.where(mask, labels, MASKED)
         return {
-            "probabilities": probabilities,
+            "probabilities": self.outputs.restored(probabilities),
             "sets": sets,
             "sizes": ops.sum(ops.cast(sets, "int32"), axis=-1),
             "labels": labels,
@@ -197,7 +203,7 @@ class ConformalLayer(AnswerLayer):
         return {
             **super().get_config(),
             "num_classes": self.num_classes,
-            **self.outputs.config("from_logits", "ignore_class"),
+            **self.outputs.config(*OUTPUT_OPTIONS),
             **self.score.config(),
             "allow_empty": self.allow_empty,
             "class_conditional": self.class_conditional,

@@ -165,14 +165,24 @@ def choose_starts(
             depend on which answers are right.
     """
     if accepted is not None and expected is not None:
-        level = _PREDICTED_SHARE * delta
-        best = _predicted_start(accepted, expected, risk, level)
-        if best is not None:
-            starts = _spread_starts(n, risk, delta - level)
-            shares = np.full(len(starts), (delta - level) / len(starts))
-            return np.append(starts, best), np.append(shares, level)
+        candidates = candidate_starts(accepted[-1], risk, delta)
+        cuts = np.searchsorted(accepted, candidates)
+        share = expected[cuts] / accepted[cuts]
+        best = int(best_candidate(candidates, share, risk, delta))
+        if best >= 0:
+            return with_predicted(float(candidates[best]), n, risk, delta)
     starts = _spread_starts(n, risk, delta)
     return starts, np.full(len(starts), delta / len(starts))
+
+
+def with_predicted(
+    best: float, n: float, risk: float, delta: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the starts, and their shares of δ, if predicted errors suggest `best`."""
+    level = _PREDICTED_SHARE * delta
+    starts = _spread_starts(n, risk, delta - level)
+    shares = np.full(len(starts), (delta - level) / len(starts))
+    return np.append(starts, best), np.append(shares, level)
 
 
 def _spread_starts(n: float, risk: float, delta: float) -> np.ndarray:
@@ -191,34 +201,45 @@ def _spread_starts(n: float, risk: float, delta: float) -> np.ndarray:
     return np.append(smallest, [_sharpened(int(m), risk, level) for m in larger])
 
 
-def _predicted_start(
-    accepted: np.ndarray, expected: np.ndarray, risk: float, level: float
-) -> float | None:
-    """Returns the number of accepted samples that probably passes at a level, or None
-    if none does.
+def candidate_starts(n: float, risk: float, delta: float) -> np.ndarray:
+    """Returns the starts that are compared by predicted errors, in rising order."""
+    level = _PREDICTED_SHARE * delta
+    counts = np.geomspace(1, n, _CANDIDATES)
+    starts = np.unique([_sharpened(int(m), risk, level) for m in counts])
+    return starts[(starts >= 1) & (starts <= n)]
+
+
+def best_candidate(
+    starts: np.ndarray, share: np.ndarray, risk: float, delta: float
+) -> np.ndarray:
+    """Returns the index of the start that probably passes, or −1 if none does.
 
     The probability is the mean for expected errors and for multiples of them, since
     most models are overconfident. Of the starts that are nearly as good as the best,
     which may be a wide range, the middle one is farthest from being wrong.
+
+    Args:
+        starts: the result of `candidate_starts`, (c,).
+        share: share of errors that is expected at each, (..., c).
+        risk: r.
+        delta: δ.
+
+    Returns:
+        indices (...).
     """
-    counts = np.geomspace(1, accepted[-1], _CANDIDATES)
-    starts = np.unique([_sharpened(int(m), risk, level) for m in counts])
-    starts = starts[(starts >= 1) & (starts <= accepted[-1])]
     if not len(starts):
-        return None
-    cuts = np.searchsorted(accepted, starts)
-    power = np.zeros((len(starts), len(_FACTORS)))
-    for i, (m, cut) in enumerate(zip(starts.tolist(), cuts, strict=True)):
-        allowed = critical_errors(m, risk, level)
-        share = expected[cut] / accepted[cut] * np.array(_FACTORS)[:, None]
-        terms = _binomial_terms(0, allowed, m, share.clip(1e-9, 1 - 1e-9))
-        power[i] = terms.sum(axis=1)
-    if power[:, 0].max() < _HOPELESS:
-        return None
-    mean = power.mean(axis=1)
-    good = starts[mean >= _NEAR_BEST * mean.max()]
-    middle = math.sqrt(good[0] * good[-1])
-    return float(starts[np.argmin(np.abs(np.log(starts / middle)))])
+        return np.full(share.shape[:-1], -1)
+    power = np.zeros((*share.shape, len(_FACTORS)))
+    for i, m in enumerate(starts.tolist()):
+        allowed = critical_errors(m, risk, _PREDICTED_SHARE * delta)
+        p = (share[..., i, None] * _FACTORS).clip(1e-9, 1 - 1e-9)
+        power[..., i, :] = _binomial_terms(0, allowed, m, p[..., None]).sum(axis=-1)
+    mean, logs = power.mean(axis=-1), np.log(starts)
+    good = mean >= _NEAR_BEST * mean.max(axis=-1, keepdims=True)
+    low = np.where(good, logs, math.inf).min(axis=-1, keepdims=True)
+    high = np.where(good, logs, -math.inf).max(axis=-1, keepdims=True)
+    best = np.abs(logs - (low + high) / 2).argmin(axis=-1)
+    return np.where(power[..., 0].max(axis=-1) < _HOPELESS, -1, best)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -105,9 +105,16 @@ class SelectionData:
         counts = self.weight > 0
         return int((counts.any(axis=-1) if self.outputs.multi_label else counts).sum())
 
+    def counted(self) -> tuple[Array, Array]:
+        """Returns which answers count, in their shape, and the labels of those."""
+        counts = self.weight > 0
+        return counts, self.labels[counts].astype("int64")
+
     def halves(self) -> tuple["SelectionData", "SelectionData"]:
         """Returns the data with every other unit left out, and with the rest."""
         even = self.units % 2 == 0
+        if not ((self.weight > 0) & ~even).any():
+            refuse("x", self.n, "at least two samples, or groups, to split")
         return (
             replace(self, weight=np.where(even, self.weight, 0)),
             replace(self, weight=np.where(even, 0, self.weight)),
