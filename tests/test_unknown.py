@@ -8,6 +8,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
 from keras_selcal import functional as F  # noqa: N812
 from keras_selcal import metrics as M  # noqa: N812
+from keras_selcal.csf import get
 
 
 def make_logits(rng, n=400, m=150, k=5):
@@ -34,13 +35,19 @@ def test_areas_equal_those_of_scikit_learn(rng, decimals):
         assert found == pytest.approx(expected)
 
 
+def half_known():
+    """Logits of a real network for the first half of CIFAR-100's classes, and which
+    samples belong to it: the others are unknown to these outputs.
+    """
+    data = load_logits("mukhoti_cifar100_resnet50_logits.npz")
+    is_known = data["test_labels"].ravel() < 50
+    return data["test_logits"][:, :50].astype("float64"), is_known
+
+
 @pytest.mark.parametrize("csf", ["msp", "max_logit", "energy"])
 @pytest.mark.backend_free
 def test_areas_of_a_real_network_equal_those_of_scikit_learn(csf):
-    data = load_logits("mukhoti_cifar100_resnet50_logits.npz")
-    # The second half of CIFAR-100's classes is unknown to the outputs of the first.
-    is_known = data["test_labels"].ravel() < 50
-    logits = data["test_logits"][:, :50].astype("float64")
+    logits, is_known = half_known()
     if csf == "msp":
         scores = reference.score(reference.softmax(logits), csf)
     else:
@@ -55,6 +62,37 @@ def test_areas_of_a_real_network_equal_those_of_scikit_learn(csf):
     fpr, tpr, _ = roc_curve(is_known, scores, drop_intermediate=False)
     expected = fpr[np.argmax(tpr >= 0.95)]
     assert F.fpr_at_tpr(*given, **options) == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("csf", "detector"),
+    [("msp", "MaxSoftmax"), ("max_logit", "MaxLogit"), ("energy", "EnergyBased")],
+)
+@pytest.mark.backend_free
+def test_areas_of_a_real_network_equal_those_of_pytorch_ood(csf, detector):
+    ood, torch = pytest.importorskip("pytorch_ood"), pytest.importorskip("torch")
+    logits, is_known = half_known()
+    # Theirs are outlier scores, with unknown inputs as the positive class.
+    theirs = getattr(ood.detector, detector).score(torch.from_numpy(logits))
+    if csf == "msp":
+        ours = reference.score(reference.softmax(logits), csf)
+    else:
+        ours = get(csf).scores(logits, np)
+    np.testing.assert_allclose(theirs.numpy(), -ours, rtol=1e-9)
+    labels = torch.from_numpy(is_known.astype("int64") - 1)
+    given = (logits[is_known], logits[~is_known])
+    options = {"csf": csf, "from_logits": True}
+    f = ood.metrics.functional
+    expected = float(f.auroc(theirs, labels))
+    assert F.ood_auroc(*given, **options) == pytest.approx(expected, abs=1e-6)
+    for positive, name in (("known", "id"), ("unknown", "ood")):
+        found = F.ood_aupr(*given, positive=positive, **options)
+        # Theirs is the trapezoidal area, ours the average precision.
+        expected = float(f.aupr(theirs, labels, positive=name))
+        assert found == pytest.approx(expected, abs=1e-3)
+    expected = float(f.fpr_at_tpr(theirs, labels, 0.95))
+    found = F.fpr_at_tpr(-ours[~is_known], -ours[is_known])
+    assert found == pytest.approx(expected, abs=1e-9)
 
 
 def scod_aurc(y, known, unknown, copies=1):
