@@ -286,7 +286,7 @@ class Batch:
         """Returns the predictions that a score needs."""
         if self.logits is None:
             csf.refuse_missing("probabilities")
-        csf.check_outputs(self.num_classes, self.events)
+        csf.check_classes(self.num_classes)
         return self.logits
 
     def predicted(self) -> Tensor:

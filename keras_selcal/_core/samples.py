@@ -378,5 +378,5 @@ class Samples:
         """Returns the predictions that a score needs, of some rows in float64."""
         if not self.from_logits:
             csf.refuse_missing("probabilities")
-        csf.check_outputs(self.num_classes, self.events)
+        csf.check_classes(self.num_classes)
         return self.y_pred[rows].astype("float64")

@@ -152,9 +152,12 @@ class ConfidenceScore:
         """
         return None
 
-    def check_outputs(self, num_classes: int, events: bool) -> None:
-        """Raises ValueError if the score has a flaw for these outputs."""
-        flaw = self.flaw(num_classes, events)
+    def check_classes(self, num_classes: int) -> None:
+        """Raises ValueError if the score is constant for so many classes.
+
+        A sigmoid's logit z is not told from two columns (0, z), which have scores.
+        """
+        flaw = self.flaw(num_classes, False)
         if flaw is not None:
             allowed = "'msp' or another score of probabilities for these outputs"
             refuse("csf", self.__name__, f"{allowed}: {flaw}")

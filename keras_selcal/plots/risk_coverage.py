@@ -149,7 +149,7 @@ def _model(
     threshold: float | None,
     coverage: float | None,
 ) -> _Model:
-    csfs.get(csf).check_outputs(samples.num_classes, samples.events)
+    csfs.get(csf).check_classes(samples.num_classes)
     arguments: dict[str, Any] = {
         "y_true": samples.labels,
         "y_pred": samples.y_pred,

@@ -106,7 +106,7 @@ class Evaluation(Mapping[str, Interval]):
             decision_threshold=decision_threshold,
         )
         # Metrics see rows, which do not tell a sigmoid from two classes.
-        self.csf.check_outputs(samples.num_classes, samples.events)
+        self.csf.check_classes(samples.num_classes)
         self.decision_threshold = samples.threshold
         self.num_given = samples.num_given // samples.num_labels
         self.index = samples.index // samples.num_labels

@@ -86,7 +86,7 @@ class SelectionLayer(AnswerLayer):
 
         `accepted` is what the calibrator answers.
         """
-        self.csf.check_outputs(*self.outputs.rows_of(tuple(inputs.shape)))
+        self.csf.check_classes(self.outputs.rows_of(tuple(inputs.shape))[0])
         columns, p, accepted = self.calibrated(inputs)
         labels = self.decided(columns, p, accepted)
         return {
