@@ -88,6 +88,9 @@ def _ranking(known: Any, unknown: Any, csf: Any, from_logits: bool) -> Ranking:
         confidences(known, csf, from_logits, "known"),
         confidences(unknown, csf, from_logits, "unknown"),
     )
+    shape, other = np.shape(to_numpy(known)), np.shape(to_numpy(unknown))
+    if len(shape) == len(other) == 2 and shape[1] != other[1]:
+        refuse("unknown", other, f"predictions (m, {shape[1]}), as `known`")
     return kinds.ranking(np.ones(kinds.n), np.ones(kinds.m), apart=True)
 
 
