@@ -364,3 +364,10 @@ def test_the_norm_chosen_on_held_out_data_lowers_aurc(file, msp, chosen):
 def test_msp_stays_on_mnist():
     data = load_logits("metacal_mnist_test-logits.npz")
     assert csf.choose(data["logits"][::2], data["targets"].ravel()[::2]) == "msp"
+
+
+def test_nothing_is_chosen_on_predictions_with_nan(rng):
+    z = rng.normal(size=(40, 3))
+    z[3, 1] = np.nan
+    with pytest.raises(ValueError, match="`logits` must be predictions without NaN"):
+        csf.choose(z, rng.integers(0, 3, 40))

@@ -90,9 +90,10 @@ def test_label_sets_hold_recall_on_goemotions(emotions):
     # The guarantee for this half is stricter than the one in expectation.
     assert 0 < found[1] <= found[0] < 1
     new = [missed[1::2, np.searchsorted(thresholds, t)] for t in found]
+    # The other half estimates the risk up to its own noise.
     noise = 3 * new[0].std() / np.sqrt(len(new[0]))
     assert 0.2 - 2 * noise < new[0].mean() < 0.2 + noise
-    assert new[1].mean() <= 0.2
+    assert new[1].mean() < 0.2 + noise
 
 
 @pytest.mark.parametrize("method", ["temperature", "sigmoid", "isotonic"])

@@ -9,6 +9,7 @@ from keras_selcal._core.bootstrap import resample_counts
 from keras_selcal._core.ranking import Ranking
 from keras_selcal._core.samples import Array, Samples, to_counts
 from keras_selcal._core.segments import Segments
+from keras_selcal._core.validation import refuse
 from keras_selcal.csf.logits import MaxLogitPNorm, energy, max_logit
 from keras_selcal.csf.probabilities import doctor, gen, margin, msp, neg_entropy
 from keras_selcal.csf.score import ConfidenceScore
@@ -113,6 +114,8 @@ def compare(
     samples = Samples.given(
         labels, logits, sample_weight, from_logits=from_logits, **outputs
     )
+    if np.isnan(samples.y_pred).any():
+        refuse("logits", "NaN", "predictions without NaN")
     if candidates is None:
         candidates = default_candidates(
             from_logits, samples.num_classes, samples.events
