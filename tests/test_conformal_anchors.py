@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conformal_data import given_probabilities
 from real_data import load_logits
 from reference import softmax
 
@@ -43,28 +44,14 @@ def test_sets_equal_those_of_crepes_on_real_logits(method, alpha):
 
 def test_lac_sets_equal_those_of_mapie_on_real_logits():
     classification = pytest.importorskip("mapie.classification")
-    base = pytest.importorskip("sklearn.base")
-
-    class Given(base.ClassifierMixin, base.BaseEstimator):
-        classes_ = np.arange(10)
-
-        def fit(self, x, y):
-            return self
-
-        def __sklearn_is_fitted__(self):
-            return True
-
-        def predict_proba(self, x):
-            return x
-
-        def predict(self, x):
-            return x.argmax(-1)
-
     data = load_logits("markus93_resnet110_c10_logits.npz")
     p, new = softmax(data["val_logits"]), softmax(data["test_logits"])
     y = data["val_labels"].reshape(-1).astype(int)
     theirs = classification.SplitConformalClassifier(
-        Given(), confidence_level=0.9, conformity_score="lac", prefit=True
+        given_probabilities(10),
+        confidence_level=0.9,
+        conformity_score="lac",
+        prefit=True,
     )
     _, sets = theirs.conformalize(p, y).predict_set(new)
     ours = conformal_sets(new, conformal_threshold(conformal_scores(p, y), 0.1))

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from conformal_data import KINDS, draw
+from conformal_data import KINDS, draw, given_probabilities
 from real_data import load_logits
 from reference import softmax
 from scipy.stats import betabinom
@@ -151,27 +151,13 @@ def test_coverage_on_real_logits(kind):
 @pytest.mark.parametrize("alpha", [0.05, 0.1, 0.3])
 def test_lac_equals_mapie(alpha):
     classification = pytest.importorskip("mapie.classification")
-    from sklearn.base import BaseEstimator, ClassifierMixin
-
-    class Given(ClassifierMixin, BaseEstimator):
-        classes_ = np.arange(5)
-
-        def fit(self, x, y):
-            return self
-
-        def __sklearn_is_fitted__(self):
-            return True
-
-        def predict_proba(self, x):
-            return x
-
-        def predict(self, x):
-            return x.argmax(-1)
-
     x, y = draw(800, 5)
     p = softmax(x.astype("float64"))
     mapie = classification.SplitConformalClassifier(
-        Given(), confidence_level=1 - alpha, conformity_score="lac", prefit=True
+        given_probabilities(5),
+        confidence_level=1 - alpha,
+        conformity_score="lac",
+        prefit=True,
     ).conformalize(p[:400], y[:400])
     _, theirs = mapie.predict_set(p[400:])
     q = conformal_threshold(conformal_scores(p[:400], y[:400]), alpha)

@@ -82,7 +82,6 @@ class Batch:
         weight: weights in the samples' shape, all factors multiplied, or None.
         threshold: probability of class 1 above which it is predicted (k = 2).
         logits: (n, k), or None if predictions are probabilities.
-        events: whether a row comes from a sigmoid.
     """
 
     y_pred: Tensor
@@ -96,7 +95,6 @@ class Batch:
     weight: Tensor | None = None
     threshold: float = 0.5
     logits: Tensor | None = None
-    events: bool = False
 
     @classmethod
     def of(
@@ -161,7 +159,6 @@ class Batch:
             weight,
             outputs.decision_threshold,
             logits,
-            arranged.events,
         )
 
     def smoothed(self, epsilon: float) -> "Batch":
