@@ -10,16 +10,17 @@ from keras_selcal import CalibrationReport, functional
 from keras_selcal._core.reliability import wilson
 from keras_selcal.report.html import numbers, words
 from keras_selcal.report.statistics import chance_ece
+from keras_selcal.selective.cuts import shortest_above
 
 pytestmark = pytest.mark.backend_free
 
 
 def test_thresholds_are_short_numbers_in_between():
-    assert numbers.shortest_above(0.3, 0.9) == "0.900"
-    assert numbers.shortest_above(-np.inf, 0.25) == "0.250"
-    assert numbers.shortest_above(-0.0012341, -0.001234) == "-0.001234"
+    assert shortest_above(0.3, 0.9) == "0.900"
+    assert shortest_above(-np.inf, 0.25) == "0.250"
+    assert shortest_above(-0.0012341, -0.001234) == "-0.001234"
     low, high = 1 - 2**-52, 1 - 2**-53
-    assert low < float(numbers.shortest_above(low, high)) <= high
+    assert low < float(shortest_above(low, high)) <= high
 
 
 def test_percentages_are_never_0_or_100_for_what_is_not():

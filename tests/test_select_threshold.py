@@ -192,7 +192,7 @@ def test_unmet_guarantees_say_what_can_be_met():
     s, right = np.arange(1000.0), np.ones(1000)
     with pytest.raises(ValueError, match=r"smallest risk .* guarantee is 0\.003") as e:
         select_threshold(s, right, risk=0.002, delta=0.05)
-    assert "About 2e+03 samples" in str(e.value)
+    assert "About 2,000 samples" in str(e.value)
     # With that many of the same kind it is met.
     assert select_threshold(np.arange(2e3), np.ones(2000), risk=0.002, delta=0.05) == 0
     with pytest.raises(ValueError, match="More samples would not help") as e:

@@ -22,7 +22,6 @@ from keras_selcal.report.html.numbers import (
     count,
     percent,
     round_percent,
-    shortest_above,
     signed,
     value_of,
 )
@@ -162,8 +161,7 @@ def threshold(options: argparse.Namespace) -> None:
     if options.multi_label:
         _print_labels(data.class_names, cuts, found)
     else:
-        below = cuts[0].thresholds[cuts[0].thresholds < found[0]].max(initial=-math.inf)
-        shown = shortest_above(float(below), found[0])
+        shown = cuts[0].shortest(found[0])
         print(f"Answer if the confidence ({options.csf}) is at least {shown}.\n")
         # The printed number is what users apply.
         found = [float(shown.replace("−", "-"))]

@@ -1,6 +1,5 @@
 """A classifier that answers with a set of classes."""
 
-import warnings
 from typing import Any
 
 import keras
@@ -193,19 +192,13 @@ class ConformalClassifier(AnsweringClassifier):
             verbose: as in `keras.Model.predict`.
         """
         data, digest = self._read(x, y, sample_weight, groups, batch_size, verbose)
-        if data.dependent:
-            warnings.warn(
-                "The model gives several predictions for each input: tokens of one "
-                "sequence, or pixels of one image, depend on each other, and the "
-                'guarantee is for independent samples. Pass `groups="first_axis"` to '
-                "count each input as one unit.",
-                stacklevel=2,
-            )
+        data.warn_if_dependent()
+        first, data, calibrator = self._split(data, self.penalty == "auto")
         options = {name: getattr(self, name) for name in OPTIONS}
-        # Only assigned at the end: a fit that fails changes nothing.
-        self._layer, self.calibrator = fit_layer(
-            data, strata, self._given_calibrator, **options
-        )
+        calibration = self._calibration(calibrator)
+        layer = fit_layer(first, data, strata, calibration=calibration, **options)
+        # Only now: a fit that fails changes nothing.
+        self._layer, self.calibrator = layer, calibrator
         self._fitted_on = digest
         return self
 
@@ -266,13 +259,7 @@ class ConformalClassifier(AnsweringClassifier):
         layer = self._fitted()
         if groups is None and layer.record and layer.record.groups is not None:
             groups = "first_axis"
-        data, digest = self._read(x, y, sample_weight, groups, batch_size, verbose)
-        if self._fitted_on == digest:
-            warnings.warn(
-                "The classifier is evaluated on the data that its threshold was "
-                "selected on: the coverage is no test of the guarantee.",
-                stacklevel=2,
-            )
+        data = self._read_new(x, y, sample_weight, groups, batch_size, verbose)
         index = stratum_indices(strata, data.labels.shape, layer.strata)
         answer = self._answer(data.y_pred, index)
         return evaluate_answers(data, answer, index, layer.strata)

@@ -41,16 +41,12 @@ def evaluate_sets(
     >>> figures["size_coverage"]
     array([nan, 0.5, 1. , nan])
     """
-    member = to_numpy(sets)
-    if member.ndim < 2 or member.size == 0 or not np.isin(member, (0, 1)).all():
-        refuse("sets", member.shape, "a boolean array (..., k) with at least one row")
-    y = check_classes(labels, member.shape).reshape(-1)
-    weight = to_weight(sample_weight, member.shape[:-1])
+    y, member = check_sets(labels, sets)
+    k = member.shape[-1]
+    weight = to_weight(sample_weight, np.shape(sets)[:-1])
     w = np.ones(len(y)) if weight is None else weight
     if not w.any():
         refuse("sample_weight", sample_weight, "above 0 for at least one sample")
-    k = member.shape[-1]
-    member = member.reshape(-1, k).astype(bool)
     sizes = member.sum(axis=-1)
     covered = member[np.arange(len(y)), y]
     return {
@@ -62,6 +58,17 @@ def evaluate_sets(
         "size_coverage": mean_by(sizes, covered, w, k + 1),
         "size_rate": np.bincount(sizes, w, k + 1) / w.sum(),
     }
+
+
+def check_sets(
+    labels: Any, sets: Any, name: str = "labels"
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns class indices (n,) and sets (n, k); errors use the labels' `name`."""
+    member = to_numpy(sets)
+    if member.ndim < 2 or member.size == 0 or not np.isin(member, (0, 1)).all():
+        refuse("sets", member.shape, "a boolean array (..., k) with at least one row")
+    y = check_classes(labels, member.shape, name).reshape(-1)
+    return y, member.reshape(-1, member.shape[-1]).astype(bool)
 
 
 def evaluate_answers(

@@ -1,16 +1,13 @@
 """Selects the parameters and thresholds of a conformal classifier on labelled rows."""
 
 import datetime
-import math
 from typing import Any
 
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.data import LabelledOutputs
 from keras_selcal._core.samples import row_blocks, to_numpy
 from keras_selcal._core.validation import refuse
-from keras_selcal.calibrators import CalibrationLayer, Calibrator
 from keras_selcal.conformal.layer import (
     OUTPUT_OPTIONS,
     ConformalLayer,
@@ -18,6 +15,7 @@ from keras_selcal.conformal.layer import (
 )
 from keras_selcal.conformal.scores import NonconformityScore
 from keras_selcal.conformal.threshold import choose_penalty, conformal_threshold
+from keras_selcal.selective.base import with_margin
 from keras_selcal.selective.data import SelectionData
 
 # Attributes of `ConformalClassifier` that `fit_layer` takes.
@@ -60,9 +58,9 @@ def stratum_indices(
 
 
 def fit_layer(
+    first: SelectionData,
     data: SelectionData,
     strata: Any,
-    calibrator: Calibrator | None,
     *,
     method: str,
     alpha: float,
@@ -71,8 +69,11 @@ def fit_layer(
     seed: int | None,
     class_conditional: bool,
     **options: Any,
-) -> tuple[ConformalLayer, Calibrator | None]:
-    """Returns the fitted layer and calibrator, see `ConformalClassifier`."""
+) -> ConformalLayer:
+    """Returns the fitted layer, see `ConformalClassifier`.
+
+    An automatic penalty is chosen on `first`, the threshold selected on `data`.
+    """
     outputs, shape = data.outputs, data.y_pred.shape
     names = None if strata is None else np.unique(to_numpy(strata)).tolist()
     strata = stratum_indices(strata, data.labels.shape, names)
@@ -80,12 +81,6 @@ def fit_layer(
     score = NonconformityScore.of(
         method, None if automatic else penalty, k_reg, seed
     ).config()
-    unfitted = calibrator is not None and not calibrator.fitted
-    if unfitted or automatic:
-        first, data = data.halves()
-    if calibrator is not None and unfitted:
-        found = LabelledOutputs(first.y_pred, first.labels, first.weight)
-        calibrator = calibrator.fitted_copy(found, outputs)
     counts, labels = data.counted()
     groups = None if data.groups is None else data.groups[counts]
     record = ConformalRecord(
@@ -98,14 +93,9 @@ def fit_layer(
     )
     k = 2 if outputs.is_one_unit(shape) else shape[outputs.axis]
 
-    calibration = None
-    if calibrator is not None:
-        calibration = CalibrationLayer(calibrator, outputs.from_logits)
-
     def new_layer() -> ConformalLayer:
         return ConformalLayer(
             k,
-            calibration=calibration,
             **outputs.config(*OUTPUT_OPTIONS),
             **score,
             class_conditional=class_conditional,
@@ -134,9 +124,9 @@ def fit_layer(
         categories=cells if count > 1 else None,
         num_categories=count,
     )
-    q = _with_margin(np.reshape(q, -1), scores, cells)
+    q = with_margin(np.reshape(q, -1), scores, cells)
     layer.thresholds = q.reshape(layer.thresholds.shape)
-    return layer, calibrator
+    return layer
 
 
 def _in_blocks(
@@ -151,11 +141,3 @@ def _in_blocks(
         found.append([to_numpy(part)[counts[block]] for part in parts])
     probabilities, scores = zip(*found, strict=True)
     return np.concatenate(probabilities), np.concatenate(scores)
-
-
-def _with_margin(q: np.ndarray, scores: np.ndarray, cells: np.ndarray) -> np.ndarray:
-    """Returns thresholds just above that let the same scores pass, in float32."""
-    following = np.full(len(q), math.inf)
-    np.minimum.at(following, cells, np.where(scores > q[cells], scores, math.inf))
-    higher = np.minimum(q + 1e-6, (q + following) / 2).astype("float32")
-    return np.where((higher >= q) & (higher < following), higher, q.astype("float32"))

@@ -1,6 +1,5 @@
 """Thresholds that hold any bounded risk: in expectation, or with high probability."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -12,15 +11,17 @@ from keras_selcal._core.validation import (
     check_number,
     refuse,
 )
-from keras_selcal.selective.bounds import betting_p_value, binomial_tail
+from keras_selcal.selective.bounds import (
+    betting_p_value,
+    binomial_tail,
+    explain_unmet,
+    least_passing,
+)
 from keras_selcal.selective.losses import check_range
 from keras_selcal.selective.threshold import check_delta
 
 # Absorbs the rounding of sums of losses.
 _ROUNDING = 1e-12
-
-# How many times the data are repeated, at most, to estimate the samples it takes.
-_MOST_REPEATS = 1024
 
 
 def control_risk(
@@ -107,7 +108,28 @@ def control_risk(
     ):
         best += 1
     if best < 0:
-        _refuse_probability(losses[:, 0], levels, delta, binary)
+        columns = (column[~np.isnan(column)] for column in losses[:, 0].T)
+        pairs = list(zip(columns, levels.tolist(), strict=True))
+        column, r = max(
+            pairs, key=lambda pair: _p_value(pair[0], pair[1], delta, binary)
+        )
+        mean = float(column.mean()) if len(column) else 1.0
+
+        def passes(values: np.ndarray, risk: float) -> bool:
+            return _p_value(values, risk, delta, binary) <= delta
+
+        raise ValueError(
+            explain_unmet(
+                r,
+                f"with probability {1 - delta:g}",
+                len(column),
+                "samples",
+                possible=least_passing(mean, lambda x: passes(column, x), steps=30),
+                smallest=mean,
+                passes=lambda n: passes(np.resize(column, n), r),
+                step=1,
+            )
+        )
     return float(thresholds[best])
 
 
@@ -192,8 +214,19 @@ def _in_expectation(
     best = int(passed.sum()) - 1
     if best < 0:
         worst = int(np.argmax(bound[0] - levels))
-        column = losses[:, 0, worst]
-        _refuse_expectation(column, float(bound[0, worst]), float(levels[worst]))
+        r, mean = float(levels[worst]), float(np.nanmean(losses[:, 0, worst]))
+        raise ValueError(
+            explain_unmet(
+                r,
+                "in expectation",
+                int(n[worst]),
+                "samples",
+                possible=float(bound[0, worst]),
+                smallest=mean,
+                passes=lambda n: (n * mean + 1) / (n + 1) <= r + _ROUNDING,
+                step=1,
+            )
+        )
     return float(thresholds[best])
 
 
@@ -230,68 +263,3 @@ def _group_means(losses: np.ndarray, groups: np.ndarray) -> np.ndarray:
     sums = np.add.reduceat(np.nan_to_num(losses[order]), starts, axis=0)
     counts = np.add.reduceat(known * 1.0, starts, axis=0)
     return np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
-
-
-def _refuse_expectation(losses: np.ndarray, possible: float, risk: float) -> None:
-    """Says which risk can be held, and how many samples the given one takes."""
-    mean, n = float(np.nanmean(losses)), int((~np.isnan(losses)).sum())
-    text = (
-        f"No threshold has a risk of at most {risk:g} in expectation on these {n} "
-        f"samples: the safest one holds {possible:.4g}."
-    )
-    if mean < risk:
-        needed = math.ceil((1 - risk) / (risk - mean))
-        text += f" At its mean loss of {mean:.4g}, {needed} samples would do."
-    else:
-        text += " More samples do not help: add safer thresholds, or raise `risk`."
-    raise ValueError(text)
-
-
-def _refuse_probability(
-    losses: np.ndarray, levels: np.ndarray, delta: float, binary: bool
-) -> None:
-    """Says which risk can be held, and how many samples the given one takes."""
-    p = [
-        _p_value(column, float(level), delta, binary)
-        for column, level in zip(losses.T, levels, strict=True)
-    ]
-    worst = int(np.argmax(p))
-    column, r = losses[:, worst], float(levels[worst])
-    column = column[~np.isnan(column)]
-    n, mean = len(column), float(column.mean()) if len(column) else 1.0
-    low, high = mean, 1.0
-    for _ in range(30):
-        middle = (low + high) / 2
-        if 0 < middle < 1 and _p_value(column, middle, delta, binary) <= delta:
-            high = middle
-        else:
-            low = middle
-    text = (
-        f"No threshold has a risk of at most {r:g} with probability {1 - delta:g} on "
-        f"these {n} samples: the safest one holds {high:.4g}."
-    )
-    needed = _samples_needed(column, r, delta, binary) if mean < r else 0
-    if needed:
-        text += f" At its mean loss of {mean:.4g}, about {needed} samples would do."
-    else:
-        text += " More samples do not help: add safer thresholds, or raise `risk`."
-    raise ValueError(text)
-
-
-def _samples_needed(losses: np.ndarray, risk: float, delta: float, binary: bool) -> int:
-    """Returns how many samples of the same kind would pass, or 0 if none do."""
-    n = len(losses)
-
-    def passes(count: int) -> bool:
-        return _p_value(np.resize(losses, count), risk, delta, binary) <= delta
-
-    high = 2 * n
-    while not passes(high):
-        high *= 2
-        if high > _MOST_REPEATS * n:
-            return 0
-    low = high // 2
-    while high - low > max(1, n // 100):
-        middle = (low + high) // 2
-        low, high = (low, middle) if passes(middle) else (middle, high)
-    return high

@@ -211,14 +211,7 @@ def conformal_scores(
     if labels is None:
         return all_scores(score, p)
     y = check_classes(labels, p.shape)
-    rows = p.reshape(-1, p.shape[-1])
-    found = [
-        np.take_along_axis(
-            all_scores(score, rows[block]), y.reshape(-1, 1)[block], axis=-1
-        )
-        for block in row_blocks(rows.shape)
-    ]
-    return np.concatenate(found).reshape(p.shape[:-1])
+    return np.take_along_axis(all_scores(score, p), y[..., None], axis=-1)[..., 0]
 
 
 def conformal_sets(
@@ -268,28 +261,26 @@ def conformal_sets(
     if np.isnan(q).any():
         refuse("threshold", threshold, "free of NaN")
     try:
-        q = np.broadcast_to(q, p.shape)
+        sets = all_scores(score, p) <= np.broadcast_to(q, p.shape)
     except ValueError:
         refuse("threshold", q.shape, f"of a shape that broadcasts to {p.shape}")
-    rows, q = p.reshape(-1, p.shape[-1]), q.reshape(-1, p.shape[-1])
-    sets = [
-        all_scores(score, rows[block]) <= q[block] for block in row_blocks(rows.shape)
-    ]
-    found = np.concatenate(sets).reshape(p.shape)
-    return found if allow_empty else fill_empty(found, p, np)
+    return sets if allow_empty else fill_empty(sets, p, np)
 
 
 def all_scores(score: NonconformityScore, p: np.ndarray) -> np.ndarray:
     """Returns the scores of all classes in NumPy, (..., k)."""
-    u: Any = 1.0
-    if score.seed is not None:
-        with np.errstate(divide="ignore"):
-            u = uniforms(np.log(p), score.direction(p.shape[-1]), np)
-    offset: Any = score.offset
-    if score.method in ("aps", "raps"):
-        # Rounded rows do not sum to exactly 1; the formula's sum starts at 0.
-        offset = p.sum(axis=-1, keepdims=True)
-    return np.asarray(offset + score.of_classes(p, u, np))
+    rows = p.reshape(-1, p.shape[-1])
+    found = np.empty(rows.shape)
+    for block in row_blocks(rows.shape):
+        q, u, offset = rows[block], 1.0, score.offset
+        if score.seed is not None:
+            with np.errstate(divide="ignore"):
+                u = uniforms(np.log(q), score.direction(q.shape[-1]), np)
+        if score.method in ("aps", "raps"):
+            # Rounded rows do not sum to exactly 1; the formula's sum starts at 0.
+            offset = q.sum(axis=-1, keepdims=True)
+        found[block] = offset + score.of_classes(q, u, np)
+    return found.reshape(p.shape)
 
 
 def fill_empty(sets: Any, p: Any, xp: Any) -> Any:
@@ -331,17 +322,19 @@ def to_probabilities(outputs: Any, from_logits: bool) -> np.ndarray:
     return z
 
 
-def check_classes(labels: Any, shape: tuple[int, ...]) -> np.ndarray:
+def check_classes(
+    labels: Any, shape: tuple[int, ...], name: str = "labels"
+) -> np.ndarray:
     """Returns class indices (...) for probabilities of a shape (..., k)."""
     y, k = to_numpy(labels), shape[-1]
     if y.shape == shape:
         if not (np.isin(y, (0, 1)).all() and (y.sum(axis=-1) == 1).all()):
-            refuse("labels", y, "class indices or one-hot; soft labels are not taken")
+            refuse(name, y, "class indices or one-hot; soft labels are not taken")
         return np.asarray(y.argmax(axis=-1))
     if y.shape not in (shape[:-1], (*shape[:-1], 1)):
-        refuse("labels", y.shape, f"one a sample for probabilities of shape {shape}")
+        refuse(name, y.shape, f"one a sample for probabilities of shape {shape}")
     if not np.all((y == np.floor(y)) & (y >= 0) & (y < k)):
-        refuse("labels", np.unique(y), f"class indices from 0 to {k - 1}")
+        refuse(name, np.unique(y), f"class indices from 0 to {k - 1}")
     return y.reshape(shape[:-1]).astype("int64")
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from keras_selcal._core.reliability import wilson
-from keras_selcal._core.samples import Array, to_numpy
-from keras_selcal._core.validation import check_number, refuse
+from keras_selcal._core.validation import check_number
+from keras_selcal.conformal.evaluation import check_sets
 from keras_selcal.plots import canvas
 
 
@@ -33,7 +33,7 @@ def set_sizes(y_true: Any, sets: Any, *, ax: Any = None) -> Any:
     >>> ax.get_title()
     'coverage 66.7 %, mean size 1.33'
     """
-    y, member = _checked(y_true, sets)
+    y, member = check_sets(y_true, sets, "y_true")
     (ax,) = canvas.axes(ax)
     n, k = member.shape
     sizes = member.sum(axis=-1)
@@ -92,7 +92,7 @@ def class_coverage(
     >>> [label.get_text() for label in ax.get_xticklabels()]
     ['1', '0']
     """
-    y, member = _checked(y_true, sets)
+    y, member = check_sets(y_true, sets, "y_true")
     if alpha is not None:
         alpha = check_number("alpha", alpha, "a number in (0, 1)", above=0, most=1)
     (ax,) = canvas.axes(ax)
@@ -129,14 +129,3 @@ def class_coverage(
     ax.set_ylim(top=1.02)
     canvas.finish(ax, "class, sorted by coverage", "coverage", loc="lower right")
     return ax
-
-
-def _checked(y_true: Any, sets: Any) -> tuple[Array, Array]:
-    member = to_numpy(sets)
-    if member.ndim < 2 or not np.isin(member, (0, 1)).all() or member.size == 0:
-        refuse("sets", member.shape, "a boolean array (..., k) with at least one row")
-    k = member.shape[-1]
-    y = to_numpy(y_true).reshape(-1)
-    if len(y) != member.size // k or not np.isin(y, np.arange(k)).all():
-        refuse("y_true", y, f"class indices in 0 … {k - 1}, one for each set")
-    return y.astype("int64"), member.reshape(-1, k).astype(bool)

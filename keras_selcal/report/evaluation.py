@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from keras_selcal.functional.refinement import refined_losses
 from keras_selcal.metric_table import METRICS, MetricRow
 from keras_selcal.report.statistics import percentile_ends
 from keras_selcal.report.unknown import ROWS, UnknownInputs
+from keras_selcal.selective.cuts import Cuts
 
 
 class Interval(NamedTuple):
@@ -281,6 +283,24 @@ class Evaluation(Mapping[str, Interval]):
         """The class of each row, (n,); of soft labels, the most probable one."""
         samples = self.samples
         return samples.labels if samples.sparse else samples.labels.argmax(axis=-1)
+
+    @cached_property
+    def cuts(self) -> Cuts | None:
+        """The thresholds that the score offers, None if it cannot rank the samples."""
+        samples = self.samples
+        scores = samples.scores(self.csf)
+        if not np.isfinite(scores).all():
+            return None
+        # Soft labels may sum to slightly more than 1.
+        wrong = np.clip(1 - samples.correct, 0, 1)
+        return Cuts.of(
+            scores,
+            None,
+            samples.weight,
+            None if samples.label_index is None else self.index,
+            losses=wrong,
+            binary=bool(np.isin(wrong, (0, 1)).all()),
+        )
 
     def label_issues(self) -> Array:
         """Returns which rows contradict their label with unusual confidence.

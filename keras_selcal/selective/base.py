@@ -1,13 +1,14 @@
 """The base classes of classifiers that abstain or return prediction sets."""
 
-from dataclasses import asdict
+import warnings
+from dataclasses import asdict, replace
 from typing import Any, ClassVar, TypeVar
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.data import LabelledData, predict_masked
+from keras_selcal._core.data import LabelledData, LabelledOutputs, predict_masked
 from keras_selcal._core.models import append_layer, gives_logits
 from keras_selcal._core.ops import Tensor
 from keras_selcal._core.outputs import Outputs
@@ -187,6 +188,44 @@ class AnsweringClassifier:
         data = SelectionData.of(found, self.outputs, groups, self._told)
         return data, data.digest(x if source.arrays else None)
 
+    def _read_new(self, *arguments: Any) -> SelectionData:
+        """Returns the data to evaluate on, which should not be those of the fit."""
+        data, digest = self._read(*arguments)
+        if self._fitted_on == digest:
+            warnings.warn(
+                "The classifier is evaluated on the data that its threshold was "
+                "selected on: its figures are no test of the guarantee, and look "
+                "better than they are.",
+                stacklevel=3,
+            )
+        return data
+
+    def _split(
+        self, data: SelectionData, choosing: bool
+    ) -> tuple[SelectionData, SelectionData, Calibrator | None]:
+        """Returns the data to fit or choose on, those to select the threshold on, and
+        the calibrator: its fitted copy if it is not fitted yet.
+        """
+        calibrator, first = self._given_calibrator, data
+        unfitted = calibrator is not None and not calibrator.fitted
+        if unfitted or choosing:
+            first, data = data.halves()
+        if calibrator is not None and unfitted:
+            labels, weight = first.labels, first.weight
+            if self.outputs.multi_label:
+                labels = np.moveaxis(labels, -1, self.outputs.axis)
+                weight = weight.max(axis=-1)
+            calibrator = calibrator.fitted_copy(
+                LabelledOutputs(first.y_pred, labels, weight),
+                replace(self.outputs, decision_threshold=0.5),
+            )
+        return first, data, calibrator
+
+    def _calibration(self, calibrator: Calibrator | None) -> CalibrationLayer | None:
+        if calibrator is None:
+            return None
+        return CalibrationLayer(calibrator, self.from_logits)
+
     def _outputs(
         self, x: Any, batch_size: int | None, verbose: Any
     ) -> tuple[np.ndarray, np.ndarray | None]:
@@ -247,3 +286,18 @@ class AnsweringClassifier:
 def to_arrays(tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
     """Returns answers as NumPy arrays."""
     return {name: ops.convert_to_numpy(value) for name, value in tensors.items()}
+
+
+def with_margin(q: np.ndarray, scores: np.ndarray, cells: Any = 0) -> np.ndarray:
+    """Returns thresholds just above that let the same scores pass, in float32 too.
+
+    Args:
+        q: thresholds that scores ≤ q pass, (c,).
+        scores: of the samples, (n,).
+        cells: which of the thresholds is for each, (n,).
+    """
+    following, cells = np.full(len(q), np.inf), np.broadcast_to(cells, len(scores))
+    np.minimum.at(following, cells, np.where(scores > q[cells], scores, np.inf))
+    margin = 1e-6 * np.maximum(1, np.where(np.isfinite(q), np.abs(q), 0))
+    higher = np.minimum(q + margin, (q + following) / 2).astype("float32")
+    return np.where((higher >= q) & (higher < following), higher, q)

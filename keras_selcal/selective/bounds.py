@@ -4,6 +4,7 @@ the search for a guaranteed risk starts.
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,9 @@ _HOPELESS = 0.25
 
 # How many starts are compared by their probability to pass.
 _CANDIDATES = 40
+
+# How many times the data are repeated, at most, to estimate the samples it takes.
+_MOST_REPEATS = 1024
 
 
 def risk_bound(errors: int, n: int, delta: float) -> float:
@@ -53,13 +57,64 @@ def risk_bound(errors: int, n: int, delta: float) -> float:
     errors, n = int(errors), int(n)  # NumPy's integers have no bit_length.
     if errors >= n:
         return 1.0
-    low, high = errors / n, 1.0
-    while (middle := (low + high) / 2) not in (low, high):
-        if binomial_tail(errors, n, middle) > delta:
-            low = middle
-        else:
-            high = middle
+    return least_passing(
+        errors / n, lambda b: binomial_tail(errors, n, b) <= delta, steps=200
+    )
+
+
+def least_passing(low: float, passes: Callable[[float], bool], steps: int) -> float:
+    """Returns the smallest risk above `low` that passes, by bisection; 1 if none."""
+    high = 1.0
+    for _ in range(steps):
+        if (middle := (low + high) / 2) in (low, high):
+            break
+        low, high = (low, middle) if passes(middle) else (middle, high)
     return high
+
+
+def explain_unmet(
+    risk: float,
+    how: str,
+    n: int,
+    unit: str,
+    *,
+    possible: float,
+    smallest: float,
+    passes: Callable[[int], bool],
+    step: float = math.inf,
+) -> str:
+    """Returns why no threshold has a risk of at most r, and what can be had.
+
+    Args:
+        risk: r.
+        how: how it should hold, in words.
+        n: number of samples or groups.
+        unit: which of the two.
+        possible: the smallest risk that they guarantee.
+        smallest: the smallest risk that a threshold has on them.
+        passes: whether a multiple of n, of the same kind, guarantees r.
+        step: how exactly the number that passes is estimated.
+    """
+    text = f"No threshold has a risk of at most {risk:g} {how} on these {n} {unit}."
+    if possible < 1:
+        text += f" The smallest risk that they can guarantee is {possible:.3g}."
+    if smallest >= risk:
+        return (
+            f"{text} More {unit} would not help: the smallest risk of any threshold is "
+            f"{smallest:.3g} on these. Raise `risk`, or offer safer thresholds."
+        )
+    low, high = n, 2 * n
+    while not passes(high):
+        low, high = high, 2 * high
+        if high > _MOST_REPEATS * n:
+            return f"{text} Raise `risk`."
+    while high - low > max(step, n // 100):
+        middle = (low + high) // 2
+        low, high = (low, middle) if passes(middle) else (middle, high)
+    return (
+        f"{text} About {float(f'{high:.2g}'):,.0f} {unit} of the same kind would be "
+        f"enough for {risk:g}. Raise `risk` or `delta`, or use more data."
+    )
 
 
 @functools.lru_cache(maxsize=4)

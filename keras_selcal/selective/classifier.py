@@ -1,18 +1,15 @@
 """A classifier that abstains where its confidence is too low."""
 
-import warnings
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 
 from keras_selcal import csf as csf_module
-from keras_selcal._core.data import LabelledOutputs
-from keras_selcal.calibrators import CalibrationLayer, Calibrator
+from keras_selcal.calibrators import Calibrator
 from keras_selcal.selective.base import to_arrays
 from keras_selcal.selective.checks import DriftChecks
-from keras_selcal.selective.data import FIRST_AXIS, SelectionData
+from keras_selcal.selective.data import FIRST_AXIS
 from keras_selcal.selective.fitting import (
     DEFAULT_DELTA,
     choose_score,
@@ -187,20 +184,10 @@ class SelectiveClassifier(DriftChecks):
         """
         coverage, risk, delta = check_target(coverage, risk, delta)
         data, digest = self._read(x, y, sample_weight, groups, batch_size, verbose)
-        if delta is not None and data.dependent:
-            warnings.warn(
-                "The guarantee takes each token or pixel for an independent sample, "
-                "but those of one sequence or image are not: the risk can exceed the "
-                'target more often than `delta` says. Pass `groups="first_axis"` to '
-                "make each sequence or image one unit.",
-                stacklevel=2,
-            )
-        calibrator, csf, choice = self._given_calibrator, self.csf, None
-        unfitted = calibrator is not None and not calibrator.fitted
-        if unfitted or self._auto:
-            half, data = data.halves()
-        if calibrator is not None and unfitted:
-            calibrator = self._fit_copy(calibrator, half)
+        if delta is not None:
+            data.warn_if_dependent()
+        half, data, calibrator = self._split(data, self._auto)
+        csf, choice = self.csf, None
         if self._auto:
             choice = choose_score(
                 half,
@@ -288,13 +275,7 @@ class SelectiveClassifier(DriftChecks):
             delta = (record and record.delta) or DEFAULT_DELTA
         delta = check_delta(delta)
         groups = FIRST_AXIS if groups is None else groups
-        data, digest = self._read(x, y, sample_weight, groups, batch_size, verbose)
-        if self._fitted_on == digest:
-            warnings.warn(
-                "The classifier is evaluated on the data that its threshold was "
-                "selected on: risk and coverage look better than they are.",
-                stacklevel=2,
-            )
+        data = self._read_new(x, y, sample_weight, groups, batch_size, verbose)
         answer = to_arrays(selection.answer(data.y_pred))
         return evaluate(data, answer, selection.threshold, delta)
 
@@ -303,17 +284,6 @@ class SelectiveClassifier(DriftChecks):
         return {"csf": layer.csf, **layer.outputs.config(*OPTIONS)}
 
     def _new_layer(self, calibrator: Calibrator | None, csf: Any) -> SelectionLayer:
-        calibration = None
-        if calibrator is not None:
-            calibration = CalibrationLayer(calibrator, from_logits=self.from_logits)
-        return SelectionLayer(calibration, csf, **self.outputs.config(*OPTIONS))
-
-    def _fit_copy(self, calibrator: Calibrator, data: SelectionData) -> Calibrator:
-        outputs = replace(self.outputs, decision_threshold=0.5)
-        labels, weight = data.labels, data.weight
-        if outputs.multi_label:
-            labels = np.moveaxis(labels, -1, outputs.axis)
-            weight = weight.max(axis=-1)
-        return calibrator.fitted_copy(
-            LabelledOutputs(data.y_pred, labels, weight), outputs
+        return SelectionLayer(
+            self._calibration(calibrator), csf, **self.outputs.config(*OPTIONS)
         )

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from keras_selcal.selective.bounds import (
     binomial_tail,
     choose_starts,
     critical_errors,
+    explain_unmet,
+    least_passing,
     risk_bound,
     shuffled_indices,
 )
@@ -21,9 +24,6 @@ from keras_selcal.selective.losses import check_losses
 
 # Ratio of the coverages of successive thresholds that the search tests.
 _RATIO = 1.01
-
-# How many times the data are repeated, at most, to estimate the samples it takes.
-_MOST_REPEATS = 1024
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,8 @@ class Cuts:
             refuse("error_probability", error_probability, "None with `losses`")
         s = to_numbers("scores", scores).astype("float64").reshape(-1)
         n = len(s)
-        parts = {
-            "correct": correct,
-            "losses": losses,
-            "sample_weight": sample_weight,
-            "error_probability": error_probability,
-        }
+        parts = {"correct": correct, "losses": losses, "sample_weight": sample_weight}
+        parts["error_probability"] = error_probability
         given = {n: to_numbers(n, x) for n, x in parts.items() if x is not None}
         if groups is not None:
             given["groups"] = check_groups(to_numpy(groups))
@@ -91,34 +87,30 @@ class Cuts:
                 given[name] = part = part.reshape(-1)
             if len(part) != n:
                 refuse(name, part.shape, f"of one entry for each of the {n} scores")
-        weight = np.ones(n)
-        if sample_weight is not None:
-            weight = given["sample_weight"].astype("float64")
-            check_weights(weight)
-        counts = weight > 0
-        s, weight = s[counts], weight[counts]
-        if len(s) == 0:
+        weight = given.get("sample_weight", np.ones(n)).astype("float64")
+        check_weights(weight)
+        rows = np.flatnonzero(weight > 0)
+        if not len(rows):
             refuse("scores", (n,), "of at least one sample that counts")
-        if np.isnan(s).any() or np.isposinf(s).any():
+        if np.isnan(s[rows]).any() or np.isposinf(s[rows]).any():
             refuse(
                 "scores", "NaN or +inf", "finite, or −inf for what is never accepted"
             )
-        order = np.argsort(-s, kind="stable")
-        s, w = s[order], weight[order]
-        given = {name: part[counts] for name, part in given.items()}
-        loss = check_losses(given.get("correct"), given.get("losses"), binary)[order]
-        index = None
+        rows = rows[np.argsort(-s[rows], kind="stable")]
+        s, w = s[rows], weight[rows]
+        given = {name: part[rows] for name, part in given.items()}
+        loss = check_losses(given.get("correct"), given.get("losses"), binary)
+        index = expected = None
         if groups is not None:
-            index = shuffled_indices(given["groups"])[order]
+            index = shuffled_indices(given["groups"])
             if index.max() == len(s) - 1:
                 # Every sample is a group of its own.
                 index = None
-        expected = None
         if error_probability is not None:
             p = given["error_probability"].astype("float64")
             if not ((p >= 0) & (p <= 1)).all():
                 refuse("error_probability", p, "numbers in [0, 1]")
-            expected = np.cumsum(w * p[order])
+            expected = np.cumsum(w * p)
         # The last position of each run of equal scores: where the cut may be.
         last = np.append(np.flatnonzero(s[1:] != s[:-1]), len(s) - 1)
         last = last[s[last] > -math.inf]
@@ -139,10 +131,29 @@ class Cuts:
 
     def at(self, threshold: float) -> tuple[float, float]:
         """Returns the accepted weight and the errors at a threshold."""
-        found = int((self.thresholds >= threshold).sum())
-        if not found:
+        cut = self.cut_at(threshold)
+        if cut < 0:
             return 0.0, 0.0
-        return float(self.accepted[found - 1]), float(self.losses[found - 1, 0])
+        return float(self.accepted[cut]), float(self.losses[cut, 0])
+
+    def cut_at(self, threshold: float) -> int:
+        """Returns the cut that accepts the same samples, −1 if there are none."""
+        return int((self.thresholds >= threshold).sum()) - 1
+
+    def shortest(self, threshold: float) -> str:
+        """Returns the shortest number up to a threshold that accepts the same."""
+        below = self.thresholds[self.thresholds < threshold].max(initial=-math.inf)
+        return shortest_above(float(below), threshold)
+
+    @property
+    def coverage(self) -> np.ndarray:
+        """Share of the samples that each threshold accepts, (c,)."""
+        return self.accepted / self.total
+
+    @property
+    def risk(self) -> np.ndarray:
+        """Mean of the first loss among them, (c,)."""
+        return self.losses[:, 0] / self.accepted
 
     def select(self, coverage: float | None, risk: Any, delta: float | None) -> float:
         """Returns the threshold for a checked target."""
@@ -202,13 +213,12 @@ class Cuts:
             return math.nan
         if (self.groups is None and self.binary) or not accepted:
             return risk_bound(int(errors), int(accepted), delta)
-        cut = int((self.thresholds >= threshold).sum()) - 1
-        low, high = errors / accepted, 1.0
-        for _ in range(20):
-            middle = (low + high) / 2
-            passes = self._test(np.array([middle]), delta)(cut, delta)
-            low, high = (low, middle) if passes else (middle, high)
-        return high
+        cut = self.cut_at(threshold)
+        return least_passing(
+            errors / accepted,
+            lambda risk: self._test(np.array([risk]), delta)(cut, delta),
+            steps=20,
+        )
 
     def excess_p_value(self, threshold: float, risk: float, delta: float) -> float:
         """Returns the probability of as many errors at a threshold, or more, if the
@@ -220,7 +230,7 @@ class Cuts:
         if self.groups is None:
             tail = 1.0 - binomial_tail(int(errors) - 1, int(accepted), risk)
             return max(0.0, tail)
-        used = slice(0, self.ends[int((self.thresholds >= threshold).sum()) - 1])
+        used = slice(0, self.ends[self.cut_at(threshold)])
         sizes = np.bincount(self.groups)
         values = risk - self.sample_losses[used, 0]
         losses = np.bincount(self.groups[used], values, minlength=len(sizes))
@@ -342,36 +352,18 @@ class Cuts:
         """Returns why no threshold has the guarantee, and what can be had."""
         if len(risk) > 1:
             return self._explanation_of_several(risk, delta)
-        r = float(risk[0])
-        groups = self.num_groups
-        count = self.counted[-1:].sum() if groups is None else groups
-        unit = "samples" if groups is None else "groups"
-        text = (
-            f"No threshold has a risk of at most {r:g} with probability "
-            f"{1 - delta:g} on these {count:g} {unit}."
-        )
-        low, high = r, 1.0
-        for _ in range(10):
-            middle = (low + high) / 2
-            possible = self.search(middle, delta) >= 0
-            low, high = (low, middle) if possible else (middle, high)
-        if high < 1:
-            text += f" The smallest risk that they can guarantee is {high:.3g}."
+        r, n, unit = float(risk[0]), self.num_groups, "groups"
+        if n is None:
+            n, unit = int(self.counted[-1:].sum()), "samples"
         few = min(math.log(delta) / math.log1p(-r), self.total / 2)
-        smallest = float(self._smallest(few * (1 - 1e-12))[0])
-        if smallest > r:
-            return (
-                f"{text} More samples would not help: the smallest risk of any "
-                f"threshold is {smallest:.3g} on these. Raise `risk`."
-            )
-        repeats = 2
-        while self.search(r, delta, repeats) < 0:
-            repeats *= 2
-            if repeats > _MOST_REPEATS:
-                return f"{text} Raise `risk`."
-        return (
-            f"{text} About {repeats * count:.2g} {unit} of the same kind would be "
-            f"enough for {r:g}. Raise `risk` or `delta`, or use more data."
+        return explain_unmet(
+            r,
+            f"with probability {1 - delta:g}",
+            n,
+            unit,
+            possible=least_passing(r, lambda x: self.search(x, delta) >= 0, steps=10),
+            smallest=float(self._smallest(few * (1 - 1e-12))[0]),
+            passes=lambda count: self.search(r, delta, count // n) >= 0,
         )
 
     def _explanation_of_several(self, risk: np.ndarray, delta: float) -> str:
@@ -394,3 +386,20 @@ class Cuts:
 
 def _text(values: np.ndarray) -> str:
     return ", ".join(f"{value:.4g}" for value in np.ravel(values))
+
+
+def shortest_above(low: float, high: float, decimals: int = 3) -> str:
+    """Returns a decimal number t with low < t ≤ high with as few digits as possible.
+
+    Example:
+    >>> shortest_above(0.97228, 0.97234)
+    '0.9723'
+    """
+    exact = Decimal(high)
+    for places in range(decimals, 25):
+        # Binary 0.7 is slightly smaller than 0.7; it is shown as 0.700, not 0.699.
+        for rounding in (ROUND_HALF_EVEN, ROUND_FLOOR):
+            text = f"{exact.quantize(Decimal(1).scaleb(-places), rounding):f}"
+            if low < float(text) <= high:
+                return text
+    return repr(high)

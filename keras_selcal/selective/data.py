@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -98,6 +99,17 @@ class SelectionData:
     def dependent(self) -> bool:
         """Whether samples share an entry of the first axis, and no group is given."""
         return self.groups is None and self.units.ndim > 1 + self.outputs.multi_label
+
+    def warn_if_dependent(self) -> None:
+        """Warns that a guarantee takes dependent samples for independent ones."""
+        if self.dependent:
+            warnings.warn(
+                "The model gives several predictions for each input: tokens of one "
+                "sequence, or pixels of one image, depend on each other. The guarantee "
+                "is for independent samples and can fail more often than it says. Pass "
+                f'`groups="{FIRST_AXIS}"` to make each input one unit.',
+                stacklevel=3,
+            )
 
     @property
     def n(self) -> int:

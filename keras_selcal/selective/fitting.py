@@ -12,6 +12,7 @@ from keras_selcal._core.samples import Array
 from keras_selcal.csf.choice import Choice, best_of, default_candidates
 from keras_selcal.csf.probabilities import msp
 from keras_selcal.csf.score import ConfidenceScore
+from keras_selcal.selective.base import with_margin
 from keras_selcal.selective.cuts import Cuts
 from keras_selcal.selective.data import SelectionData
 from keras_selcal.selective.drift import reference_sample, unit_means
@@ -33,7 +34,8 @@ def select_each(
             if len(cuts) == 1:
                 raise
             last, threshold = error, math.inf
-        found.append(_with_margin(threshold, label.thresholds))
+        # A score passes from a threshold on, so that the margin is below.
+        found.append(-float(with_margin(np.array([-threshold]), -label.thresholds)[0]))
     unmet = [label for label, threshold in enumerate(found) if threshold == math.inf]
     if len(unmet) == len(found):
         raise last
@@ -44,16 +46,6 @@ def select_each(
             stacklevel=4,
         )
     return found
-
-
-def _with_margin(threshold: float, scores: np.ndarray) -> float:
-    """Returns a threshold just below that accepts the same scores, in float32 too."""
-    if threshold == math.inf:
-        return threshold
-    below = scores[scores < threshold].max(initial=-math.inf)
-    margin = 1e-6 * max(1.0, abs(threshold))
-    lower = float(np.float32(max(threshold - margin, (threshold + below) / 2)))
-    return lower if below < lower <= threshold else threshold
 
 
 def choose_score(

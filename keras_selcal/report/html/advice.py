@@ -9,7 +9,6 @@ from keras_selcal.report.html.numbers import (
     count,
     percent,
     round_percent,
-    shortest_above,
     signed,
     value_of,
 )
@@ -20,7 +19,6 @@ from keras_selcal.report.recalibration import (
     num_classes_seen,
     recalibrated,
 )
-from keras_selcal.selective.cuts import Cuts
 
 # Shares of wrong answers that thresholds keep, and how often they may fail to.
 _RISKS, _DELTA = (0.01, 0.02, 0.05), 0.05
@@ -137,34 +135,26 @@ def _verdict(report: Evaluation, found: list[Recalibrated]) -> str:
 
 
 def _thresholds(report: Evaluation) -> str:
-    samples, csf = report.samples, report.csf
-    scores = samples.scores(csf)
-    if not np.isfinite(scores).all():
+    cuts = report.cuts
+    if cuts is None:
         return ""
-    if samples.weight is not None and (samples.weight != 1).any():
+    if not cuts.unit_weights:
         return "<p>Thresholds with a guarantee need cases of equal weight.</p>"
-    groups = None if samples.label_index is None else report.index
-    wrong = 1 - samples.correct
-    hard = bool(np.isin(wrong, (0, 1)).all())
-    cuts = Cuts.of(scores, None, groups=groups, losses=wrong, binary=hard)
     rows = []
     for risk in _RISKS:
         cut, limit = cuts.search(risk, _DELTA), round_percent(risk)
         if cut < 0:
             rows.append([limit, "no threshold is certain enough", "–", "–"])
             continue
-        below = float(cuts.thresholds[cut + 1]) if cut + 1 < len(cuts.ends) else -np.inf
-        threshold = shortest_above(below, float(cuts.thresholds[cut]))
-        answered = float(cuts.accepted[cut])
         rows.append(
             [
                 limit,
-                grouped(threshold),
-                percent(answered / cuts.total),
-                percent(float(cuts.losses[cut, 0]) / answered, 2),
+                grouped(cuts.shortest(float(cuts.thresholds[cut]))),
+                percent(float(cuts.coverage[cut])),
+                percent(float(cuts.risk[cut]), 2),
             ]
         )
-    score = "confidence" if csf.__name__ == "msp" else "the score"
+    score = "confidence" if report.csf.__name__ == "msp" else "the score"
     head = ["Wrong at most", f"Answer if {score} is at least", "Answers", "Wrong here"]
     caption = "Thresholds that keep the share of wrong answers below a limit"
     return table(caption, head, rows) + (

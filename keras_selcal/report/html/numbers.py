@@ -1,7 +1,6 @@
 """Numbers as text: never 0 % or 100 % for a share that only rounds to it."""
 
 import math
-from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 
 NONE = "–"
 # A number and its unit stay on one line.
@@ -110,20 +109,3 @@ def signed(value: float, unit: str) -> str:
         return NONE
     unit = "points" if unit == "share" else unit
     return scaled(value, unit, "+") + suffix(unit)
-
-
-def shortest_above(low: float, high: float, decimals: int = 3) -> str:
-    """Returns a decimal number t with low < t ≤ high with as few digits as possible.
-
-    Example:
-    >>> shortest_above(0.97228, 0.97234)
-    '0.9723'
-    """
-    exact = Decimal(high)
-    for places in range(decimals, 25):
-        # Binary 0.7 is slightly smaller than 0.7; it is shown as 0.700, not 0.699.
-        for rounding in (ROUND_HALF_EVEN, ROUND_FLOOR):
-            text = f"{exact.quantize(Decimal(1).scaleb(-places), rounding):f}"
-            if low < float(text) <= high:
-                return text
-    return repr(high)

@@ -1,17 +1,17 @@
 """Reliability and risk-coverage plots as SVG, coloured by the style sheet."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 
 import numpy as np
 
 from keras_selcal._core.ranking import best_ranking
 from keras_selcal._core.reliability import ReliabilityBins
-from keras_selcal._core.samples import Array, Samples
+from keras_selcal._core.samples import Array
+from keras_selcal.report.evaluation import Evaluation
 from keras_selcal.report.html.markup import line_style
 from keras_selcal.report.html.numbers import count, percent, round_percent
-from keras_selcal.report.html.stops import Reachable
 
 _WIDTH, _HEIGHT = 420, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 12, 12, 48
@@ -140,18 +140,16 @@ class RiskCoverage:
     """The risk-coverage curves of some models in one picture.
 
     Args:
-        models: the samples and the curve of each model, by its position.
-        names: of all models, by position.
+        reports: reports of all models; those without a ranking are left out.
+        names: their names.
     """
 
-    def __init__(
-        self, models: Mapping[int, tuple[Samples, Reachable]], names: Sequence[str]
-    ) -> None:
-        self._curves = {i: curve for i, (_, curve) in models.items()}
+    def __init__(self, reports: Sequence[Evaluation], names: Sequence[str]) -> None:
+        self._curves = {i: x.cuts for i, x in enumerate(reports) if x.cuts is not None}
         self._names = names
         self._best = {
-            i: best_ranking(1 - samples.correct, samples.counts)
-            for i, (samples, _) in models.items()
+            i: best_ranking(1 - reports[i].samples.correct, reports[i].samples.counts)
+            for i in self._curves
         }
         # The few most confident predictions may all be wrong, and their risk of 1 would
         # flatten the rest.

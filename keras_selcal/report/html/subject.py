@@ -52,16 +52,11 @@ class Subject:
         self.comparisons = [Comparison(r, self.first) for r in self.reports[1:]]
         self.stops: Stops | None = None
         self.picture: RiskCoverage | None = None
-        stops = Stops.of([(r.samples, r.csf) for r in self.reports])
+        stops = Stops.of(self.reports)
         if stops.models:
             self.stops = stops
-            self.picture = RiskCoverage(
-                {
-                    i: (self.reports[i].samples, curve)
-                    for i, curve in stops.models.items()
-                },
-                [self.plain_name(i) for i in range(len(self.reports))],
-            )
+            names = [self.plain_name(i) for i in range(len(self.reports))]
+            self.picture = RiskCoverage(self.reports, names)
 
     @property
     def missing(self) -> str:
@@ -111,15 +106,16 @@ class Subject:
     def figures(self, index: int, point: int) -> list[str]:
         """Returns coverage, threshold, answered, left, wrong and risk at a point."""
         assert self.stops is not None
-        curve = self.stops.models[index]
-        accepted = float(curve.accepted[point])
+        cuts = self.stops.models[index]
+        coverage, risk = float(cuts.coverage[point]), float(cuts.risk[point])
+        accepted = self.n * coverage
         return [
-            percent(float(curve.coverage[point])),
-            curve.threshold(point).replace("-", "−"),
+            percent(coverage),
+            cuts.shortest(float(cuts.thresholds[point])).replace("-", "−"),
             count(accepted),
             count(self.n - accepted),
-            count(float(curve.wrong[point])),
-            percent(float(curve.risk[point]), 2),
+            count(accepted * risk),
+            percent(risk, 2),
         ]
 
     def slider(self) -> list[dict[str, Any]]:
@@ -131,11 +127,11 @@ class Subject:
         if self.stops is None or self.picture is None:
             return []
         models = []
-        for index, curve in self.stops.models.items():
+        for index, cuts in self.stops.models.items():
             points = sorted({stop[index] for stop in self.stops.stops})
             position = {point: i for i, point in enumerate(points)}
-            right = 100 * (curve.accepted - curve.wrong) / self.n
-            wrong = 100 * curve.wrong / self.n
+            wrong = 100 * cuts.coverage * cuts.risk
+            right = 100 * cuts.coverage - wrong
             models.append(
                 {
                     "name": self.names[index],
