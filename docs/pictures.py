@@ -1,4 +1,4 @@
-"""Draws the pictures of the README and of the page on concepts.
+"""Draws the pictures of the README and of the guides.
 
 `python docs/pictures.py` writes the README's picture, `docs/images/overview.png`. The
 site draws all pictures again when it is built (`docs/hooks.py`).
@@ -6,6 +6,7 @@ site draws all pictures again when it is built (`docs/hooks.py`).
 
 import functools
 import io
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from keras_selcal import (
     FocalLoss,
     InverseFocalLoss,
     TemperatureScaling,
+    analysis,
     functional,
     plots,
     select_threshold,
@@ -165,12 +167,52 @@ def losses() -> Figure:
     return figure
 
 
+def gradients() -> Figure:
+    """Draws what the gradients of AU do to confidence at the start of training."""
+    rng = np.random.default_rng(0)
+    p = softmax(0.5 * rng.normal(size=(4096, 10)), axis=-1)
+    top = p.argmax(axis=-1)
+    # Half of the predictions are right: confidences of about 0.2 should rise.
+    right = rng.random(len(p)) < 0.5
+    y = np.where(right, top, (top + rng.integers(1, 10, len(p))) % 10)
+    kinds = {
+        "weights constant (the default)": AULoss(),
+        "w = 1, Eq. gradientAU": AULoss(weight_gradient=1.0),
+        'w = 1, through="cdf"': AULoss(weight_gradient=1.0, through="cdf"),
+    }
+    groups = np.array_split(np.argsort(p.max(axis=-1)), 24)
+    figure = Figure(figsize=(7.5, 4), layout="constrained")
+    ax = figure.subplots()
+    for color, marker, (name, loss) in zip(
+        (RIGHT, STATED, ACCEPTED), "os^", kinds.items(), strict=True
+    ):
+        with warnings.catch_warnings():
+            # The drag that the picture shows.
+            warnings.simplefilter("ignore")
+            found = analysis.sample_gradients(loss, y, p, of="prediction")
+        x, height = (
+            [values[group].mean() for group in groups]
+            for values in (found.p, found.gradient)
+        )
+        label = f"{name}: mean {found.gradient.mean():+.1f}".replace("-", "−")
+        ax.plot(x, height, color=color, marker=marker, markersize=4, label=label)
+    ax.axhline(0, color="0.5", linewidth=0.8)
+    ax.set(
+        xlabel="confidence of the sample",
+        ylabel="mean gradient with respect to it",
+        title="Above 0, training lowers confidence",
+    )
+    ax.legend(frameon=False)
+    return figure
+
+
 PICTURES: dict[str, Callable[[], Figure]] = {
     "overview": overview,
     "reliability": reliability,
     "selection": selection,
     "sets": sets,
     "losses": losses,
+    "gradients": gradients,
 }
 
 

@@ -12,7 +12,12 @@ from keras_selcal._core.batch import Batch
 from keras_selcal._core.ops import Tensor, gradient
 from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.samples import Array, Samples, to_numpy
-from keras_selcal._core.validation import check_count, check_number, refuse
+from keras_selcal._core.validation import (
+    check_choice,
+    check_count,
+    check_number,
+    refuse,
+)
 from keras_selcal.losses import ReweightedLoss
 from keras_selcal.losses.au_loss import drag
 
@@ -142,7 +147,7 @@ class SampleGradients(NamedTuple):
     """Weights and gradients of single samples, (n,) each.
 
     Attributes:
-        p: probability of the true class.
+        p: probability of the true class, or of the predicted one.
         weight: w; 1 for a loss without weights.
         gradient: ∂(w ℓ)/∂p.
     """
@@ -153,9 +158,14 @@ class SampleGradients(NamedTuple):
 
 
 def sample_gradients(
-    loss: Any, y_true: Any, y_pred: Any, *, from_logits: bool = False
+    loss: Any,
+    y_true: Any,
+    y_pred: Any,
+    *,
+    from_logits: bool = False,
+    of: str = "label",
 ) -> SampleGradients:
-    """Returns the gradient of a loss with respect to p of the samples' true classes.
+    """Returns the gradient of a loss with respect to one probability of each sample.
 
     `loss_curve` describes any sample; this function describes the given samples, with
     the weights that they have in one batch of all of them. As p changes, the other
@@ -163,11 +173,16 @@ def sample_gradients(
     if samples interact (`KDECrossentropy`, `AULoss` with `through="cdf"`), it includes
     the effect of p on the others. p is clipped to [1e-6, 1 − 1e-6].
 
+    With `of="prediction"`, p is the confidence `msp`, and a positive mean gradient
+    means that training lowers the confidence of the batch as a whole.
+
     Args:
         loss: as in `loss_curve`.
         y_true: class indices (...) or (..., 1).
         y_pred: probabilities or logits, (..., k), or (..., 1) for one sigmoid unit.
         from_logits: whether `y_pred` holds logits.
+        of: the class that p belongs to: `"label"`, the true one, or `"prediction"`, the
+            most probable one.
 
     Returns:
         A `SampleGradients`.
@@ -185,6 +200,7 @@ def sample_gradients(
       Focal Loss, Fig. gradients_over_epochs
     """
     loss = _reweighted(loss)
+    check_choice("of", of, ("label", "prediction"))
     samples = Samples.given(y_true, y_pred, from_logits=from_logits)
     if not samples.sparse:
         refuse("y_true", np.shape(y_true), "class indices")
@@ -196,15 +212,16 @@ def sample_gradients(
         refuse("y_pred", y_pred, "free of NaN")
     n, k = predictions.shape
     labels = samples.labels.astype("int32")
-    of_class = np.eye(k)[labels]
+    classes = labels if of == "label" else predictions.argmax(-1)
+    of_class = np.eye(k)[classes]
     others = np.where(of_class, 0.0, predictions)
     mass = others.sum(-1, keepdims=True)
     others = np.where(mass > 0, others / np.where(mass > 0, mass, 1), 1 / (k - 1))
     others = np.where(of_class, 0.0, others)
-    p = predictions[np.arange(n), labels]
+    p = predictions[np.arange(n), classes]
     slope, weight, _ = _differentiate(
         loss,
-        of_class if _takes_one_hot(loss) else labels,
+        np.eye(k)[labels] if _takes_one_hot(loss) else labels,
         np.clip(p, _LEAST_P, 1 - _LEAST_P),
         of_class,
         others,
@@ -221,13 +238,13 @@ def _differentiate(
     reference: Array | None = None,
     counts: Array | None = None,
 ) -> tuple[Array, Array, Array]:
-    """Returns ∂(w ℓ)/∂p, w and w ℓ of predictions that have p at the true class.
+    """Returns ∂(w ℓ)/∂p, w and w ℓ of predictions that have p at one class.
 
     Args:
         loss: the loss.
         y_true: labels of the predictions and the reference.
-        p: probabilities of the true class, (n,).
-        of_class: one-hot true classes, (n, k) or (1, k).
+        p: probabilities of that class, (n,).
+        of_class: that class, one-hot, (n, k) or (1, k).
         others: the shares of 1 − p of the other classes, (n, k) or (1, k).
         reference: further predictions of the batch.
         counts: weights of the predictions and the reference.

@@ -5,7 +5,10 @@ differences over seeds, and NLL and AURC after temperature scaling decide.
 """
 
 import csv
+import json
+import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -27,9 +30,10 @@ from recipes.contest import (
     paired,
 )
 from recipes.data import own
-from recipes.runs import RunError
+from recipes.runs import RunError, digest
 from recipes.study_page import PRIMARY, titled
 from recipes.tables import Table
+from recipes.training import split_digest
 
 MODELS = ("mlp", "cnn", *(name for name in models.NAMES if name != "cnn"))
 # What is compared by default; the first loss is the one to beat.
@@ -152,6 +156,9 @@ def compare(
 ) -> list[str]:
     """Trains with each loss and seed, writes results.csv and report.html.
 
+    Trainings that were finished before, with the same data and settings, are read from
+    the folder `runs` of `out`.
+
     Returns:
         The verdict, as `verdict` gives it.
     """
@@ -173,25 +180,31 @@ def compare(
         drawn = [found.train.hold_out(seed) for seed in range(seeds)]
     except ValueError as error:
         raise RunError(" ".join(str(error).split())) from error
-    rows, reports = [], []
+    rows: list[dict[str, Any]] = []
+    reports = []
+    folder = Path(out)
+    (folder / "runs").mkdir(parents=True, exist_ok=True)
+    about = {
+        "data": [split_digest(split) for split in (found.train, found.test)],
+        "model": model,
+        "backend": keras.backend.backend(),
+    }
     # Small data gets smaller batches, so that an epoch has several steps.
     size = min(128, max(16, len(drawn[0][0]) // 8))
     for seed, (train, val) in enumerate(drawn):
         samples = Samples(train, val, found.test)
         for loss in chosen:
             setting = Setting.default(loss, epochs, batch_size=size)
-            outcomes, seconds = contest.train(setting, samples, seed)
-            for protocol, outcome in outcomes.items():
-                row = {"loss": loss, "protocol": protocol, "seed": seed}
-                rows.append({**row, **measures(outcome, samples), "seconds": seconds})
-            nll = rows[-1]["test_nll_ts"]
+            name = digest({**about, "setting": asdict(setting), "seed": seed})
+            path = folder / "runs" / f"{loss}-{seed}-{name[:12]}.npz"
+            of_loss, logits = _read(path) or _train(contest, setting, samples, seed)
+            _write(path, of_loss, logits)
+            rows += of_loss
+            nll, seconds = of_loss[-1]["test_nll_ts"], of_loss[-1]["seconds"]
             say(f"seed {seed}, {name_of(loss)}: {seconds:.0f} s, NLL + TS {nll:.3f}")
             if not seed:
-                logits = outcomes["best"].test / rows[-1]["temperature"]
                 options: Any = {"from_logits": True, "name": name_of(loss)}
                 reports.append(CalibrationReport(found.test.y, logits, **options))
-    folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "results.csv", "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
@@ -223,6 +236,38 @@ def compare(
     _add_verdict(page, told, tables, how)
     say(f"\n{page} and {folder / 'results.csv'}")
     return told
+
+
+Run = tuple[list[dict[str, Any]], np.ndarray]
+
+
+def _train(contest: Contest, setting: Setting, samples: Samples, seed: int) -> Run:
+    """Returns a row for each protocol, and the scaled test logits of the best epoch."""
+    outcomes, seconds = contest.train(setting, samples, seed)
+    rows = [
+        {
+            **{"loss": setting.loss, "protocol": protocol, "seed": seed},
+            **measures(outcome, samples),
+            "seconds": seconds,
+        }
+        for protocol, outcome in outcomes.items()
+    ]
+    return rows, outcomes["best"].test / rows[-1]["temperature"]
+
+
+def _write(path: Path, rows: list[dict[str, Any]], logits: np.ndarray) -> None:
+    """Writes a finished training, whole or not at all."""
+    if not path.exists():
+        partial = path.with_suffix(".partial.npz")
+        np.savez_compressed(partial, rows=json.dumps(rows), logits=logits)
+        os.replace(partial, path)
+
+
+def _read(path: Path) -> Run | None:
+    if not path.exists():
+        return None
+    with np.load(path, allow_pickle=False) as file:
+        return json.loads(str(file["rows"])), file["logits"]
 
 
 def _add_verdict(

@@ -66,7 +66,8 @@ def compare(
       python -m recipes compare --dataset text:TICKETS.csv --losses xe,xe_dropout,au
 
     Every loss gets the same network, epochs and seeds. NLL and AURC after temperature
-    scaling decide, at the epoch with the best validation NLL.
+    scaling decide, at the epoch with the best validation NLL. A comparison that was
+    stopped continues by the same command.
 
     Args:
         dataset: folder:PATH with a folder of images for each class; npz:PATH with

@@ -16,7 +16,7 @@ from keras_selcal import (
     InverseFocalLoss,
     KDECrossentropy,
 )
-from keras_selcal.analysis import drag, loss_curve
+from keras_selcal.analysis import drag, loss_curve, sample_gradients
 
 quiet = pytest.mark.filterwarnings("ignore:InverseFocalLoss with", "ignore:AULoss with")
 
@@ -110,6 +110,36 @@ def test_drag_in_figures():
     assert drag(1.0, 0.1, 10) == pytest.approx(1.49, abs=0.01)
     assert drag(0.5, 0.1, 100) == pytest.approx(0.165, abs=0.002)
     assert drag(0.0, 0.01, 10) == 0
+
+
+def test_gradient_of_the_prediction_is_that_of_confidence():
+    p = np.array([[0.5, 0.3, 0.2], [0.6, 0.1, 0.3]])
+    found = sample_gradients(FocalLoss(0), [0, 1], p, of="prediction")
+    np.testing.assert_allclose(found.p, [0.5, 0.6])
+    # −1/p where the prediction is right; elsewhere p_y is a share of 1 − p.
+    np.testing.assert_allclose(found.gradient, [-1 / 0.5, 1 / 0.4], rtol=1e-5)
+
+
+@quiet
+def test_only_the_gradient_through_the_score_lowers_all_confidences():
+    rng = np.random.default_rng(0)
+    logits = 0.5 * rng.normal(size=(2048, 10))
+    top = logits.argmax(-1)
+    right = rng.random(len(top)) < 0.5
+    y = np.where(right, top, (top + rng.integers(1, 10, len(top))) % 10)
+    mean = {}
+    for name, options in {
+        "default": {},
+        "score": {"weight_gradient": 1.0},
+        "cdf": {"weight_gradient": 1.0, "through": "cdf"},
+    }.items():
+        found = sample_gradients(
+            AULoss(**options), y, logits, from_logits=True, of="prediction"
+        )
+        mean[name] = found.gradient.mean()
+    assert mean["default"] < -1
+    assert mean["score"] > 5
+    assert mean["cdf"] == pytest.approx(mean["default"], abs=0.05)
 
 
 def test_curves_of_other_losses_are_their_exact_derivatives():

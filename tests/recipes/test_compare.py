@@ -2,6 +2,7 @@
 
 import csv
 import sys
+from unittest.mock import Mock
 
 import keras
 import numpy as np
@@ -59,6 +60,42 @@ def test_a_worse_loss_and_an_identical_one(tmp_path, monkeypatch, capsys):
     assert "<b>Use cross-entropy: no other loss was better on this data.</b>" in page
     assert "<li>Twin &lt;xe&gt; is no different" in page
     assert "Best epoch by validation NLL" in page
+
+
+@pytest.mark.backend_free
+def test_a_stopped_comparison_continues(tmp_path, monkeypatch, capsys):
+    dataset, out = write(tmp_path / "own.npz"), tmp_path / "out"
+    options = ("--dataset", dataset, "--losses", "xe,brier", "--out", str(out))
+    trained, most = [], 2
+
+    def train(self, setting, samples, seed):
+        if len(trained) == most:
+            raise KeyboardInterrupt
+        trained.append((setting.loss, seed))
+        rng = np.random.default_rng(len(trained))
+        logits = [
+            rng.normal(size=(len(part), 2)) for part in (samples.val, samples.test)
+        ]
+        found = contest.Outcome(1, 1.0, *logits, None)
+        return {"last": found, "best": found}, 0.0
+
+    monkeypatch.setattr(contest.Contest, "train", train)
+    # What the page shows is tested elsewhere.
+    monkeypatch.setattr(compare, "CalibrationReport", Mock())
+    monkeypatch.setattr(compare, "_add_verdict", Mock())
+    assert run(*options) == 130
+    assert "the same command continues" in capsys.readouterr().err
+    most = 100
+    assert run(*options) == 0
+    assert sorted(trained) == [(loss, s) for loss in ("brier", "xe") for s in range(3)]
+    results = (out / "results.csv").read_text()
+    assert run(*options) == 0
+    assert len(trained) == 6
+    assert (out / "results.csv").read_text() == results
+    # Other data under the same name is another comparison.
+    write(tmp_path / "own.npz", n=240)
+    assert run(*options) == 0
+    assert len(trained) == 12
 
 
 def rows(values):
