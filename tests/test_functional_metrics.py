@@ -13,7 +13,11 @@ from keras_selcal import csf as csfs
 from keras_selcal import functional as F  # noqa: N812
 from keras_selcal._core import kernels
 from keras_selcal._core.batch import Batch
+from keras_selcal._core.binning import uniform_bins
 from keras_selcal._core.outputs import Outputs
+from keras_selcal._core.samples import Samples
+from keras_selcal._core.segments import Segments, sizes_and_flags
+from keras_selcal.functional.calibration import class_sums
 
 CSFS = ("msp", "margin", "neg_entropy")
 
@@ -347,3 +351,44 @@ def test_selective_fallback_lowers_the_binned_ece():
             for q in (p, fallback)
         )
         assert max(after) < max(before)
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("form", ["few ties", "ties", "zeros"])
+def test_groups_of_packed_keys_are_those_of_a_sort_of_indices(form):
+    """Metrics of 0/1 losses sort scores and losses as one integer."""
+    rng = np.random.default_rng(0)
+    keys = rng.random(500).astype("float32")
+    if form == "ties":
+        keys = np.round(keys, 1)
+    if form == "zeros":
+        keys = np.where(keys < 0.5, np.where(keys < 0.2, -0.0, 0.0), keys)
+        keys = keys.astype("float32")
+    flags = rng.random(500) < 0.3
+    groups = Segments.of(keys)
+    sizes, sums = sizes_and_flags(keys, flags)
+    np.testing.assert_array_equal(sizes, groups.sizes)
+    np.testing.assert_array_equal(sums, groups.sums(flags.astype("float64")))
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("rule", [None, "left_closed"])
+def test_class_sums_are_those_of_every_entry(soft, weighted, rule):
+    """The first bin, in which most entries lie, is summed apart from the others."""
+    n, k, num_bins = 60, 20, 4
+    rng = np.random.default_rng(1)
+    p = rng.dirichlet(np.full(k, 0.1), n).astype("float32")
+    p[0], p[1] = np.eye(k)[3], np.repeat([0.25, 0.0], [4, 16])
+    labels = rng.dirichlet(np.full(k, 0.1), n) if soft else rng.integers(0, k, n)
+    w = rng.random(n) * 3 if weighted else None
+    samples = Samples.given(labels, p, w)
+    gap, mass = class_sums(samples, num_bins, "uniform", rule)
+    index = uniform_bins(p, num_bins, rule is not None)
+    inside = index[:, :, None] == np.arange(num_bins)
+    counts = np.ones(n) if w is None else w
+    y = labels if soft else np.eye(k)[labels]
+    np.testing.assert_allclose(mass, np.einsum("i,icb->cb", counts, inside))
+    expected = np.einsum("i,ic,icb->cb", counts, p - y, inside)
+    np.testing.assert_allclose(gap, expected, atol=1e-12)

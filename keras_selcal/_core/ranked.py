@@ -8,7 +8,7 @@ import numpy as np
 from keras_selcal._core.ranking import Ranking
 from keras_selcal._core.sample_losses import sample_losses
 from keras_selcal._core.samples import Array, Samples
-from keras_selcal._core.segments import Segments
+from keras_selcal._core.segments import Segments, sizes_and_flags
 
 
 class Ranked(NamedTuple):
@@ -25,6 +25,11 @@ class Ranked(NamedTuple):
     def ranking(self, ranks: Array | None = None) -> Ranking:
         """Returns the groups of equal rank, from the least confident to the most."""
         ranks = self.ranks if ranks is None else ranks
+        if self.samples.weight is None and ranks.dtype == np.float32:
+            wrong = self.losses != 0
+            # NaN is not at least 0.
+            if ranks.min() >= 0 and (self.losses == wrong).all():
+                return Ranking(*sizes_and_flags(ranks, wrong), np)
         groups = Segments.of(ranks)
         if self.samples.weight is None:
             mass, loss = groups.sizes.astype("float64"), groups.sums(self.losses)

@@ -68,8 +68,12 @@ class Ranking(NamedTuple):
 
     def _mean_risk(self, counts: Any, size: int) -> Any:
         """Returns the mean of the risks at coverages 1/n … 1, for NumPy counts."""
-        each = np.repeat(self.loss / np.maximum(counts, 1), counts)
-        return np.mean(np.cumsum(each[::-1]) / np.arange(1.0, size + 1.0))
+        each = self.loss / np.maximum(counts, 1)
+        if size > len(counts) or not counts.all():
+            each = np.repeat(each, counts)
+        risks = np.cumsum(each[::-1])
+        risks /= np.arange(1.0, size + 1.0)
+        return risks.mean()
 
     def au(self, coverage: float) -> Any:
         """Mean of the selective risks at the scores below the κ-quantile."""

@@ -77,10 +77,10 @@ def to_counts(weight: Array | None, n: int) -> Array:
     return weight * np.maximum(1.0, n / weight.sum(axis=-1, keepdims=True))
 
 
-def row_blocks(shape: tuple[int, ...]) -> list[slice]:
+def row_blocks(shape: tuple[int, ...], most: int = MOST_ENTRIES) -> list[slice]:
     """Returns slices of the rows of an (n, k) array with at most 2²⁰ entries each."""
     n, k = shape
-    step = max(1, MOST_ENTRIES // k)
+    step = max(1, most // k)
     return [slice(start, start + step) for start in range(0, n, step)]
 
 
@@ -318,7 +318,8 @@ class Samples:
             return self.of_class(self.y_pred, self.top), False
         largest = np.empty(self.n, self.y_pred.dtype)
         found = 0
-        for rows in row_blocks(self.y_pred.shape):
+        # The columns of a block stay in the cache.
+        for rows in row_blocks(self.y_pred.shape, 2**15):
             columns = np.ascontiguousarray(self.y_pred[rows].T)
             columns.max(axis=0, out=largest[rows])
             found += int(np.count_nonzero(columns == largest[rows]))

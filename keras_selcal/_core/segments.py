@@ -23,6 +23,27 @@ def argsort(keys: Array) -> Array:
     return packed & 0xFFFFFFFF
 
 
+def sizes_and_flags(keys: Array, flags: Array) -> tuple[Array, Array]:
+    """Returns the number of samples of each key, in rising order, and how many of them
+    have a flag, both in float64.
+
+    A key that is a float32 of at least 0 leaves room for the flag in its bits, so that
+    no indices are sorted.
+    """
+    # −0 becomes 0.
+    packed = (keys + np.float32(0)).view(np.uint32) << 1
+    packed |= flags
+    packed.sort()
+    flags = (packed & 1).astype("float64")
+    packed >>= 1
+    starts = np.flatnonzero(packed[1:] != packed[:-1]) + 1
+    if len(starts) + 1 == len(packed):
+        return np.ones(len(packed)), flags
+    starts = np.append(0, starts)
+    sizes = np.diff(starts, append=len(packed)).astype("float64")
+    return sizes, np.add.reduceat(flags, starts)
+
+
 class Segments(NamedTuple):
     """Samples in rising order of a key, and where each key's run begins.
 

@@ -23,6 +23,9 @@ from keras_selcal._core.samples import (
 )
 from keras_selcal._core.validation import RANGE_TOLERANCE, check_choice, refuse
 
+# Entries of a block whose temporary arrays stay in a CPU's cache.
+_CACHED_ENTRIES = 2**18
+
 
 def calibration_error(
     probability: Any,
@@ -266,26 +269,43 @@ def class_sums(
     k = samples.num_classes
     if binning == "adaptive":
         return _adaptive_class_sums(samples, num_bins)
-    size = k * num_bins
+    size, left_closed = k * num_bins, binning_rule == "left_closed"
     gap, mass = np.zeros(size), np.zeros(size)
     first = np.arange(0, size, num_bins)
-    for rows in row_blocks(samples.y_pred.shape):
-        p = samples.p(rows)
-        index = uniform_bins(p, num_bins, binning_rule == "left_closed") + first
+    for rows in row_blocks(samples.y_pred.shape, _CACHED_ENTRIES):
+        p, labels = samples.p(rows), samples.labels[rows]
         w = None if samples.weight is None else samples.weight[rows]
-        flat = index.reshape(-1)
-        mass += np.bincount(flat, None if w is None else np.repeat(w, k), size)
-        gap += np.bincount(flat, _times(p, w).reshape(-1), size)
-        labels = samples.labels[rows]
-        if samples.sparse:
-            gap -= np.bincount(samples.of_class(index, labels), w, size)
+        # Of many classes, most probabilities lie in the first bin: these are summed
+        # as columns, and only the others are sorted into bins.
+        edge = p.dtype.type(1 / num_bins)
+        above = p >= edge if left_closed else p > edge
+        at = np.flatnonzero(above)
+        c, high = at % k, p.reshape(-1)[at]
+        # One call for those and the labels' own: its cost is that of many small steps.
+        of_label = samples.of_class(p, labels) if samples.sparse else high[:0]
+        index = uniform_bins(np.append(high, of_label), num_bins, left_closed)
+        index, label_bins = np.split(index, [len(high)])
+        index += first[c]
+        low = p.astype("float64")
+        low.reshape(-1)[at] = 0.0
+        if w is None:
+            gap[first] += np.ones(len(p)) @ low
+            mass[first] += len(p) - np.bincount(c, None, k)
+            mass += np.bincount(index, None, size)
         else:
-            gap -= np.bincount(flat, _times(labels, w).reshape(-1), size)
+            gap[first] += w @ low
+            mass[first] += w @ (~above).astype("float64")
+            each = w[at // k]
+            mass += np.bincount(index, each, size)
+            high = high * each
+        gap += np.bincount(index, high, size)
+        if samples.sparse:
+            gap -= np.bincount(first[labels] + label_bins, w, size)
+        else:
+            y = labels if w is None else labels * w[:, None]
+            gap[first] -= (y * ~above).sum(axis=0)
+            gap -= np.bincount(index, y.reshape(-1)[at], size)
     return gap.reshape(k, num_bins), mass.reshape(k, num_bins)
-
-
-def _times(values: Array, weight: Array | None) -> Array:
-    return values if weight is None else values * weight[:, None]
 
 
 def _adaptive_class_sums(samples: Samples, num_bins: int) -> tuple[Array, Array]:
