@@ -19,7 +19,7 @@ figures was seen:
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -30,91 +30,121 @@ from keras_selcal import functional as F  # noqa: N812
 from keras_selcal.csf.choice import default_candidates
 
 NAMES = ("msp", "margin", "neg_entropy", "doctor", "gen", "max_logit", "energy")
+SCORES = {name: csf.get(name) for name in NAMES} | {"p = 4": csf.MaxLogitPNorm(4)}
 SPLITS = 10
 
+# By how many % the rule may raise AURC.
+HARM = 1.0
 
-def aurc(labels: np.ndarray, logits: np.ndarray, score: object) -> float:
+
+def table(*heads: str) -> None:
+    """Prints the head of a table."""
+    print("\n|", " | ".join(heads), "|")
+    print("|---" * len(heads) + "|", flush=True)
+
+
+def cells(values: Iterable[float], form: str) -> str:
+    """Returns cells of a table, with a dash for NaN."""
+    return " | ".join("–" if np.isnan(x) else format(x, form) for x in values)
+
+
+def aurc(labels: np.ndarray, logits: np.ndarray, score: csf.ConfidenceScore) -> float:
     """Returns AURC × 10³, NaN if the score means nothing for so many classes."""
-    if csf.get(score).flaw(logits.shape[-1], False):
+    if score.flaw(logits.shape[-1], False):
         return np.nan
     return 1e3 * F.aurc(labels, logits, score, from_logits=True)
 
 
 def row(data: Set) -> str:
+    """Returns AURC × 10³ of every score on the test part, and what was chosen."""
     logits, labels = data.test
     choice = csf.compare(*data.held_out)
-    scores = [*NAMES, csf.MaxLogitPNorm(4), choice.csf]
-    cells = " | ".join(f"{aurc(labels, logits, score):.3g}" for score in scores)
-    low, high = (f"{1e3 * end:.2g}" for end in choice.interval)
-    chosen = csf.name_of(choice.csf)
-    gain = f"{1e3 * choice.gain:.2g} ({low} to {high})"
-    return f"| {data.name} | {cells} | `{chosen}` | {gain} |"
-
-
-def rule_row(data: Set) -> str:
-    """Changes of the mean test AURC against `msp` over random halves, in %."""
-    logits, labels = (
-        np.concatenate(parts) for parts in zip(data.held_out, data.test, strict=True)
+    found = cells(
+        (aurc(labels, logits, score) for score in (*SCORES.values(), choice.csf)), ".3g"
     )
+    gain, low, high = (f"{1e3 * x:.2g}" for x in (choice.gain, *choice.interval))
+    return (
+        f"| {data.name} | {found} | `{csf.name_of(choice.csf)}` "
+        f"| {gain} ({low} to {high}) |"
+    )
+
+
+def whole(data: Set) -> tuple[np.ndarray, np.ndarray]:
+    """Returns logits and labels of both parts."""
+    logits, labels = zip(data.held_out, data.test, strict=True)
+    return np.concatenate(logits), np.concatenate(labels)
+
+
+def changes(data: Set) -> tuple[np.ndarray, int]:
+    """Returns the changes of the mean test AURC against `msp` over random halves, in %,
+    and how often the rule fell back to `msp`.
+    """
+    logits, labels = whole(data)
     rng = np.random.default_rng(0)
     candidates = default_candidates(True, logits.shape[-1], False)
     scores = {csf.name_of(score): score for score in (*candidates, csf.msp)}
     found, fell_back = [], 0
     for _ in range(SPLITS):
-        order = rng.permutation(len(labels))
-        half, rest = np.array_split(order, 2)
+        half, rest = np.array_split(rng.permutation(len(labels)), 2)
         choice = csf.compare(logits[half], labels[half])
         best = scores[min(choice.aurc, key=choice.aurc.__getitem__)]
         tried = (csf.msp, choice.csf, csf.MaxLogitPNorm(4), best)
         found.append([aurc(labels[rest], logits[rest], score) for score in tried])
         fell_back += choice.csf is csf.msp
     msp, *others = np.mean(found, axis=0)
-    cells = " | ".join(f"{100 * (other / msp - 1):+.1f}" for other in others)
-    errors = int((logits.argmax(axis=-1) != labels).sum())
-    size = f"{len(labels):,} | {logits.shape[-1]} | {errors:,}"
-    return f"| {data.name} | {size} | {cells} | {fell_back} of {SPLITS} |"
+    return 100 * (np.array(others) / msp - 1), fell_back
 
 
-def unknown_rows(data: Set) -> Iterator[str]:
-    logits, labels = (
-        data.test
-        if data.name.startswith("CLINC")
-        else (np.concatenate(x) for x in zip(data.held_out, data.test, strict=True))
-    )
-    for score in (*NAMES, csf.MaxLogitPNorm(4)):
-        options = {"csf": score, "from_logits": True}
-        figures = (
-            F.ood_auroc(logits, data.unknown, **options),
-            F.ood_aupr(logits, data.unknown, **options),
-            F.fpr_at_tpr(logits, data.unknown, **options),
-            F.scod_aurc(labels, logits, data.unknown, **options),
-        )
-        cells = " | ".join(f"{value:.3f}" for value in figures)
-        yield f"| {data.name} | `{csf.name_of(csf.get(score))}` | {cells} |"
+def judge(sets: list[Set]) -> None:
+    """Prints what the rule changes on sets that it was not tuned on."""
+    rules = ("rule", "always p = 4", "no fallback")
+    table("data", "n", "k", "errors", *rules, "fell back to `msp`")
+    found = []
+    for data in sets:
+        logits, labels = whole(data)
+        errors = int((logits.argmax(axis=-1) != labels).sum())
+        change, fell_back = changes(data)
+        found.append(change)
+        size = f"{len(labels):,} | {logits.shape[-1]} | {errors:,}"
+        figures = f"{cells(change, '+.1f')} | {fell_back} of {SPLITS}"
+        print(f"| {data.name} | {size} | {figures} |", flush=True)
+    harm = dict(zip(rules, (np.array(found) > HARM).sum(axis=0), strict=True))
+    print(f"\nMore than {HARM:g} % worse than msp on so many sets: {harm}")
+
+
+def unknown_tables(sets: list[Set]) -> None:
+    """Prints a table of each figure of known against unknown inputs."""
+    figures: dict[str, Callable[..., float]] = {
+        "AUROC": lambda y, z, unknown, **how: F.ood_auroc(z, unknown, **how),
+        "AUPR": lambda y, z, unknown, **how: F.ood_aupr(z, unknown, **how),
+        "FPR at 95 % TPR": lambda y, z, unknown, **how: F.fpr_at_tpr(z, unknown, **how),
+        "SCOD AURC": F.scod_aurc,
+    }
+    # All of the published test set, which is cut in halves for CIFAR-10.
+    parts = [d.test if d.name.startswith("CLINC") else whole(d) for d in sets]
+    for title, figure in figures.items():
+        table(title, *(data.name for data in sets))
+        for name, score in SCORES.items():
+            values = (
+                figure(labels, logits, data.unknown, csf=score, from_logits=True)
+                for data, (logits, labels) in zip(sets, parts, strict=True)
+            )
+            print(f"| {name} | {cells(values, '.3f')} |", flush=True)
 
 
 def main() -> None:
     default = Path(__file__).parents[2] / "shared" / "data"
     given = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("KERAS_SELCAL_DATA")
-    heads = " | ".join((*NAMES, "p = 4", "chosen"))
-    print(f"AURC × 10³ on the test part.\n\n| data | {heads} | choice | gain |")
-    print("|---" * (len(NAMES) + 5) + "|")
+    print("AURC × 10³ on the test part")
+    table("data", *SCORES, "chosen", "choice", "gain")
     sets = []
     for data in load(Path(given) if given else default):
         sets.append(data)
         print(row(data), flush=True)
-    print("\nAUROC and so on of known against unknown inputs.\n")
-    print("| data | score | AUROC | AUPR | FPR at 95 % TPR | SCOD AURC |")
-    print("|---" * 6 + "|")
-    for data in sets:
-        if data.unknown is not None:
-            print(*unknown_rows(data), sep="\n", flush=True)
-    print("\nChange of AURC against msp in %, mean over random halves.\n")
-    print("| data | n | k | errors | rule | always p = 4 | no fallback | fell back |")
-    print("|---" * 8 + "|")
-    for data in sets:
-        if not data.tuned_on:
-            print(rule_row(data), flush=True)
+    print("\nKnown against unknown inputs")
+    unknown_tables([data for data in sets if data.unknown is not None])
+    print("\nChange of AURC against msp in %, mean over random halves")
+    judge([data for data in sets if not data.tuned_on])
 
 
 if __name__ == "__main__":

@@ -363,7 +363,14 @@ def test_the_norm_chosen_on_held_out_data_lowers_aurc(file, msp, chosen):
 @pytest.mark.backend_free
 def test_msp_stays_on_mnist():
     data = load_logits("metacal_mnist_test-logits.npz")
-    assert csf.choose(data["logits"][::2], data["targets"].ravel()[::2]) == "msp"
+    logits, y = data["logits"], data["targets"].ravel()
+    for held_out in (slice(None, None, 2), slice(3000)):
+        assert csf.choose(logits[held_out], y[held_out]) == "msp"
+    # On the last 7,000 images the best norm, p = 2, raises AURC.
+    new = {"y_true": y[3000:], "y_pred": logits[3000:], "from_logits": True}
+    assert 1e3 * F.aurc(**new) == pytest.approx(0.0853, abs=1e-4)
+    found = 1e3 * F.aurc(**new, csf=csf.MaxLogitPNorm(2))
+    assert found == pytest.approx(0.1024, abs=1e-4)
 
 
 def test_nothing_is_chosen_on_predictions_with_nan(rng):

@@ -103,6 +103,45 @@ def test_a_few_labels_tell_whether_the_risk_bound_holds(fitted, rng):
     assert "contradicts" in str(wrong)
 
 
+def test_nan_among_the_outputs_is_refused(fitted, rng):
+    x, y = make_data(rng, n=50)
+    x[7, 1] = np.nan
+    monitor = fitted.monitor()
+    for call in (
+        lambda: fitted.check(x, verbose=0),
+        lambda: fitted.check(x, y, verbose=0),
+        lambda: fitted.check([(x, y)], verbose=0),
+        lambda: fitted.evaluate(x, y, verbose=0),
+        lambda: SelectiveClassifier(identity()).fit(x, y, coverage=0.5, verbose=0),
+        lambda: monitor.update(x),
+    ):
+        with pytest.raises(ValueError, match="`x` must be data for which the outputs"):
+            call()
+    assert monitor.n == 0
+    with pytest.raises(ValueError, match="`confidences` must be one or more numbers"):
+        monitor.update_confidences([0.5, np.nan])
+    with pytest.raises(ValueError, match="`new` must be one or more numbers"):
+        ks_test([0.1, 0.2], [np.nan])
+    # What does not count may be NaN; a figure of training is NaN, as other metrics.
+    assert fitted.check(x, sample_weight=np.arange(50) != 7, verbose=0).n == 49
+    assert np.isnan(fitted.drift(y, x))
+    # Inputs of NaN get no answer.
+    assert not fitted.predict(x, verbose=0).accepted[7]
+
+
+def test_labels_in_a_data_set_are_used(fitted, rng):
+    x, y = make_data(rng, n=96)
+    batches = [(x[i : i + 32], y[i : i + 32]) for i in range(0, 96, 32)]
+    expected = fitted.check(x, y, verbose=0)
+    for data in (batches, (batch for batch in batches)):
+        assert fitted.check(data, verbose=0) == expected
+    alone = fitted.check([(x,)], verbose=0)
+    assert alone.selective_risk is None
+    assert alone.p_value == expected.p_value
+    with pytest.raises(ValueError, match="`x` must be data of at least one sample"):
+        fitted.check(x, sample_weight=np.zeros(96), verbose=0)
+
+
 def test_the_record_of_confidences_is_saved(fitted, rng, tmp_path):
     fitted.save(tmp_path / "model.keras")
     loaded = SelectiveClassifier.load(tmp_path / "model.keras")

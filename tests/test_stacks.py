@@ -31,6 +31,49 @@ def test_scores_of_a_stack(rng):
     np.testing.assert_allclose(stacks.mean_probabilities(p), mean)
 
 
+@pytest.mark.parametrize("name", ["neg_mutual_information", "agreement", "gen"])
+def test_one_sigmoid_unit_scores_as_its_two_columns(rng, name):
+    z = rng.normal(size=(5, 24), scale=2)
+    p = 1 / (1 + np.exp(-z))
+    pairs = (
+        (z, np.stack([0 * z, z], axis=-1), True),
+        (p, np.stack([1 - p, p], axis=-1), False),
+    )
+    for stack, columns, from_logits in pairs:
+        options = {"from_logits": from_logits}
+        for unit in (stack, stack[..., None]):
+            for function in (stacks.scores, stacks.combine):
+                found = function(unit, name, **options)
+                expected = function(columns, name, **options)
+                np.testing.assert_allclose(found, expected, atol=1e-12)
+            found = stacks.mean_probabilities(unit, **options)
+            np.testing.assert_allclose(found, p.mean(axis=0).reshape(unit.shape[1:]))
+
+
+@pytest.mark.parametrize("shape", [(1,), ()])
+def test_members_of_one_sigmoid_unit_give_two_columns(rng, shape):
+    inputs = rng.normal(size=(48, 4)).astype("float32")
+    x = keras.Input((4,))
+    members = [
+        keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, "sigmoid")])
+        for _ in range(3)
+    ]
+    reshape = keras.layers.Reshape(shape)
+    combined = stacks.Combine("agreement")([reshape(each(x)) for each in members])
+    assert combined.shape == (None, 2)
+    stack = [each.predict(inputs, verbose=0) for each in members]
+    found = keras.Model(x, combined).predict(inputs, verbose=0)
+    np.testing.assert_allclose(found, stacks.combine(stack, "agreement"), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["neg_mutual_information", "agreement", "msp"])
+def test_nan_in_a_member_is_nan_in_the_score(rng, name):
+    stack = reference.softmax(rng.normal(size=(3, 4, 3)))
+    stack[1, 2, 0] = np.nan
+    for found in (stacks.scores(stack, name), stacks.combine(stack, name)[:, 0]):
+        np.testing.assert_array_equal(np.isnan(found), [False, False, True, False])
+
+
 def test_equal_members_have_no_information(rng):
     p = np.tile(reference.softmax(rng.normal(size=(1, 10, 3))), (4, 1, 1))
     np.testing.assert_allclose(
@@ -122,16 +165,19 @@ def test_augmented_inputs_and_dropout_are_members_too(rng, tmp_path):
 def test_bad_stacks_are_named():
     with pytest.raises(ValueError, match="`inputs` must be a list"):
         stacks.Combine()(np.ones((2, 3), "float32"))
-    with pytest.raises(ValueError, match="needs logits"):
-        stacks.Combine("energy")
+    listed = "one of 'neg_mutual_information', 'agreement', 'msp', .* Received: csf="
+    for name in ("energy", "entropy"):
+        for call in (stacks.Combine, lambda csf: stacks.combine([[[0.5, 0.5]]], csf)):
+            with pytest.raises(ValueError, match=f"`csf` must be {listed}'{name}'"):
+                call(name)
     with pytest.raises(ValueError, match="`stack` must be probabilities"):
         stacks.scores(np.ones((2, 3, 2)))
     with pytest.raises(ValueError, match="`stack` must be logits"):
         stacks.combine(np.array([[[0.2, 0.8], [0.3, 0.7]]]), from_logits=True)
     with pytest.raises(ValueError, match="`stack` must be"):
-        stacks.scores(np.ones((3, 2)))
-    with pytest.raises(ValueError, match="needs logits"):
-        stacks.scores(np.full((2, 3, 2), 0.5), "energy")
+        stacks.scores(np.ones(3))
+    with pytest.raises(ValueError, match="`stack` must be"):
+        stacks.scores(np.full((3, 2), 1.5))
 
 
 def test_mc_dropout_keeps_batch_normalization(rng):

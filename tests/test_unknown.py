@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import reference
 from real_data import load_logits
+from scipy.special import digamma
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
 from keras_selcal import functional as F  # noqa: N812
@@ -125,6 +126,47 @@ def test_the_share_of_unknown_inputs_is_an_argument(rng):
     assert F.scod_aurc(y, p, q, share=300 / 700) == pytest.approx(tripled)
 
 
+def scod_areas(scores, losses, weights):
+    """AURC and AUGRC of weighted samples by the formulas of the docstrings."""
+    total = weights.sum()
+
+    def harmonic(x):
+        return digamma(x + 1) + np.euler_gamma
+
+    def upto(r):
+        return r - (total - r) * (harmonic(total) - harmonic(total - r))
+
+    a = (weights * (scores < scores[:, None])).sum(axis=-1)
+    b = a + (weights * (scores == scores[:, None])).sum(axis=-1)
+    mean = (upto(b) - upto(a)) / (b - a)
+    aurc = (weights * losses * mean).sum() / total
+    return aurc, (weights * losses * (a + b) / 2).sum() / total**2
+
+
+@pytest.mark.parametrize("share", [None, 1e-3, 0.3, 0.999])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_share_is_that_of_the_formula(rng, share, weighted):
+    y, known, unknown = make_logits(rng, n=60, m=25)
+    # Rounded, so that there are ties.
+    p, q = (reference.softmax(z.astype("float64")).round(1) for z in (known, unknown))
+    p, q = (x / x.sum(axis=-1, keepdims=True) for x in (p, q))
+    w = rng.integers(1, 4, 60).astype("float64") if weighted else np.ones(60)
+    u = 1.0 if share is None else share / (1 - share) * w.sum() / 25
+    expected = scod_areas(
+        np.concatenate([p.max(axis=-1), q.max(axis=-1)]),
+        np.concatenate([p.argmax(axis=-1) != y, np.ones(25)]),
+        np.concatenate([w, np.full(25, u)]),
+    )
+    given = {"share": share, "sample_weight": w if weighted else None}
+    found = F.scod_aurc(y, p, q, **given), F.scod_augrc(y, p, q, **given)
+    assert found == pytest.approx(expected, rel=1e-9)
+    # As a share tends to 0 or 1, the area tends to that of one kind alone.
+    if share == 1e-3 and not weighted:
+        assert found[0] == pytest.approx(F.aurc(y, p), abs=5e-3)
+    if share == 0.999:
+        assert found[0] > 0.99
+
+
 @pytest.mark.parametrize("csf", ["msp", "energy"])
 @pytest.mark.parametrize(
     ("metric", "function", "takes_labels"),
@@ -176,11 +218,32 @@ def test_streaming_metrics_equal_the_functions(
         (lambda: F.scod_aurc([0], [[0.5, 0.5]], [[0.5, 0.5]], share=1), "share"),
         (lambda: M.OODAUROC(multi_label=True), "multi_label"),
         (lambda: M.SCODAURC(share=0), "share"),
+        (lambda: M.SCODAURC().update_state([[1, 0]], [[0.5, 0.5]]), "y_true"),
+        (lambda: M.OODAUROC().update_state([0], [[0.5, 0.5]], [-1]), "sample_weight"),
     ],
 )
 def test_bad_arguments_are_named(call, message):
     with pytest.raises(ValueError, match=f"`{message}` must be"):
         call()
+
+
+@pytest.mark.parametrize("shape", [(40,), (40, 1)])
+def test_weights_of_either_shape_count_copies(rng, shape):
+    y, known, unknown = make_logits(rng, n=30, m=10)
+    labels, logits = np.append(y, [-1] * 10), np.append(known, unknown, axis=0)
+    weight = rng.integers(1, 4, 40)
+    metrics = [M.SCODAURC(share=0.3, from_logits=True) for _ in range(2)]
+    metrics[0].update_state(labels, logits, weight.reshape(shape))
+    metrics[1].update_state(np.repeat(labels, weight), np.repeat(logits, weight, 0))
+    found, expected = (float(metric.result()) for metric in metrics)
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("label", [0, -1])
+def test_one_kind_alone_has_no_share(label):
+    for metric, expected in ((M.SCODAURC(share=0.2), np.nan), (M.OODAUROC(), np.nan)):
+        metric.update_state(np.full(2, label), np.full((2, 2), 0.5))
+        assert float(metric.result()) == pytest.approx(expected, nan_ok=True)
 
 
 def test_one_column_holds_predictions_and_no_column_scores():

@@ -24,6 +24,11 @@ def is_array(x: Any) -> bool:
     )
 
 
+def _are_batches(x: Any) -> bool:
+    """Returns whether a list holds batches, not an array for each input."""
+    return isinstance(x, list) and all(isinstance(part, tuple) for part in x)
+
+
 class Forward:
     """Computes a model's outputs and their Keras mask batch by batch.
 
@@ -128,15 +133,13 @@ class LabelledData:
         size = _BATCH_SIZE if batch_size is None else batch_size
         self.batch_size = check_count("batch_size", size)
         self.steps = None if steps is None else check_count("steps", steps)
-        # A list of tuples is a data set; a list of arrays has one for each input.
-        batches = isinstance(x, list) and all(isinstance(part, tuple) for part in x)
         if y is not None and isinstance(x, list) and not is_array(x):
             refuse(name, f"a list of {type(x[0]).__name__}", "arrays or a data set")
         y, sample_weight = (
             np.asarray(part) if isinstance(part, list) else part
             for part in (y, sample_weight)
         )
-        self.arrays = is_array(x) and not (y is None and batches)
+        self.arrays = is_array(x) and not (y is None and _are_batches(x))
         self._name = name
         if not self.arrays:
             for argument, part in (("y", y), ("sample_weight", sample_weight)):
@@ -249,7 +252,7 @@ def predict_masked(
     model: keras.Model, x: Any, batch_size: int | None = None, verbose: Any = "auto"
 ) -> tuple[Array, Array | None]:
     """Returns a model's outputs and their mask, for what Keras's `predict` takes."""
-    if is_array(x):
+    if is_array(x) and not _are_batches(x):
         n = int(keras.tree.flatten(x)[0].shape[0])
         size = _BATCH_SIZE if batch_size is None else batch_size
         size = check_count("batch_size", size)
@@ -266,6 +269,16 @@ def predict_masked(
         refuse("x", x, "of at least one batch")
     outputs, masks = zip(*found, strict=True)
     return _concatenated(outputs), None if masks[0] is None else _concatenated(masks)
+
+
+def find_labels(data: Any) -> tuple[bool, Any]:
+    """Returns whether `data` is a data set with labels, and it with no batch read."""
+    if is_array(data) and not _are_batches(data):
+        return False, data
+    first = next(iter(_batches(data)), None)
+    if isinstance(data, Iterator):
+        data = itertools.chain([] if first is None else [first], data)
+    return keras.utils.unpack_x_y_sample_weight(first)[1] is not None, data
 
 
 def _batches(data: Any) -> Iterable[Any]:

@@ -57,6 +57,12 @@ def to_numbers(argument: str, x: Any) -> Array:
     return array
 
 
+def to_floats(outputs: Array) -> Array:
+    """Returns predictions in float32 or float64, as they are if possible."""
+    single_or_double = outputs.dtype in (np.float32, np.float64)
+    return outputs if single_or_double else outputs.astype("float32")
+
+
 def to_weight(sample_weight: Any, shape: tuple[int, ...]) -> Array | None:
     """Returns the checked weights of samples of a shape, (n,) in float64."""
     if sample_weight is None:
@@ -88,9 +94,8 @@ def check_values(
     y_true: Any, y_pred: Any, outputs: Outputs, sample_weight: Any
 ) -> "Samples":
     """Checks the values of labels, predictions and weights; returns what counts."""
-    y_pred, y_true = to_numbers("y_pred", y_pred), to_numbers("y_true", y_true)
-    if y_pred.dtype not in (np.float32, np.float64):
-        y_pred = y_pred.astype("float32")
+    y_pred = to_floats(to_numbers("y_pred", y_pred))
+    y_true = to_numbers("y_true", y_true)
     weight = to_weight(sample_weight, outputs.sample_shape(y_pred.shape))
     arranged = outputs.arrange(y_true, y_pred, y_true.shape, np)
     # NumPy knows all shapes; only those of empty arrays fit both kinds of labels.

@@ -82,7 +82,7 @@ __all__ = [
     "neg_entropy",
 ]
 
-_BUILT_IN = {
+BUILT_IN = {
     score.__name__: score
     for score in (
         msp,
@@ -119,11 +119,11 @@ def get(identifier: Any, *, from_logits: bool = True) -> ConfidenceScore:
 def _found(identifier: Any) -> ConfidenceScore:
     if isinstance(identifier, ConfidenceScore):
         return identifier
-    if isinstance(identifier, str) and identifier in _BUILT_IN:
-        return _BUILT_IN[identifier]
+    if isinstance(identifier, str) and identifier in BUILT_IN:
+        return BUILT_IN[identifier]
     if callable(identifier):
         support = getattr(identifier, "support", (0.0, 1.0))
         needs = getattr(identifier, "needs", "probabilities")
         return ConfidenceScore(identifier, support, needs=needs)
-    listed = ", ".join(repr(name) for name in _BUILT_IN)
+    listed = ", ".join(repr(name) for name in BUILT_IN)
     refuse("csf", identifier, f"one of {listed}, or a callable")

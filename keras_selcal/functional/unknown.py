@@ -254,18 +254,29 @@ def scod_aurc(
     Formula:
 
     ```
-    AURC of the mixture (1 − π) known + π unknown,     ℓ = 1 for an unknown input
+    u = π/(1 − π) · Σ_i w_i / m,     W = Σ_i w_i + m u,     so that m u/W = π
+    AURC = (1/W) Σ_j v_j ℓ_j (S(b_j) − S(a_j))/(b_j − a_j)
+    S(r) = r − (W − r)(H_W − H_{W−r})
     ```
+
+    over the n known inputs, of weight v = w and loss ℓ = 1 if wrong, and the m unknown
+    ones, of weight v = u and loss ℓ = 1. a_j is the weight of all inputs of lower
+    confidence than input j, b_j − a_j that of those of equal confidence, itself
+    included; H_x = Σ_{i≥1} (1/i − 1/(i + x)) are the harmonic numbers. If all weights
+    are whole numbers, this is the mean of the selective risks at the coverages
+    1/W, …, 1 of data in which each input is repeated v times.
 
     Args:
         y_true: class indices (n,) or distributions (n, k) of the known inputs.
         y_pred: their predictions, (n, k).
         unknown: predictions (m, k) of inputs that belong to none of the classes.
         csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it.
-        share: π in (0, 1), the share of unknown inputs in use. None takes that of the
-            data, m/(n + m).
+        share: π in (0, 1), the share of unknown inputs in use, for which each of the m
+            given ones gets the weight u above. None gives each the weight 1: without
+            `sample_weight`, π is then that of the data, m/(n + m).
         from_logits: whether predictions are logits.
-        sample_weight: of the known inputs.
+        sample_weight: w of the known inputs, 1 by default; scaled up to a sum of n if
+            theirs is smaller, as in every metric.
         **outputs: `ignore_class`, `axis`, `decision_threshold`, as in
             `keras_selcal.metrics.ClassificationMetric`.
 
@@ -298,6 +309,14 @@ def scod_augrc(
     **outputs: Any,
 ) -> float:
     """AUGRC in the presence of unknown inputs, each of which is an error if accepted.
+
+    Formula:
+
+    ```
+    AUGRC = (1/W²) Σ_j v_j ℓ_j (a_j + b_j)/2
+    ```
+
+    with the letters of `scod_aurc`.
 
     Args:
         y_true: as in `scod_aurc`.

@@ -1,12 +1,14 @@
 """Metrics of confidence in the presence of unknown inputs, streaming."""
 
-from typing import Any
+import math
+from typing import Any, ClassVar
 
 import numpy as np
 from keras import ops
 
 from keras_selcal._core.batch import Batch
-from keras_selcal._core.ops import TINY, Tensor
+from keras_selcal._core.ops import Tensor
+from keras_selcal._core.outputs import broadcast_weight
 from keras_selcal._core.ranking import Ranking
 from keras_selcal._core.saving import serializable
 from keras_selcal._core.validation import check_choice, check_number, refuse
@@ -29,11 +31,15 @@ class UnknownMetric(RankingMetric):
             `axis` and others, see `ClassificationMetric`.
     """
 
-    def __init__(self, csf: Any = "msp", **options: Any) -> None:
+    default_name: ClassVar[str]
+
+    def __init__(
+        self, csf: Any = "msp", *, name: str | None = None, **options: Any
+    ) -> None:
         if options.get("multi_label"):
             refuse("multi_label", True, "False: an unknown input belongs to no class")
         self._updating_unknown = False
-        super().__init__(csf, **options)
+        super().__init__(csf, name=name or self.default_name, **options)
 
     def create_state(self, groups: int) -> None:
         super().create_state(groups)
@@ -48,32 +54,31 @@ class UnknownMetric(RankingMetric):
             y_pred: probabilities, of which each row sums to 1, or logits.
             sample_weight: of a shape that broadcasts to the samples', not negative.
         """
-        xp = ops if ops.is_tensor(y_true) else np
-        y_true = ops.convert_to_tensor(y_true) if xp is ops else np.asarray(y_true)
-        unknown = y_true == UNKNOWN
-        labels = xp.where(unknown, xp.zeros_like(y_true), y_true)
-        shape = self.outputs.sample_shape(ops.shape(y_pred))
+        given = 1.0 if sample_weight is None else sample_weight
+        # Values in NumPy arrays are checked, those in tensors are not looked at.
+        tensors = ops.is_tensor(y_true) or ops.is_tensor(given)
+        xp, convert = (ops, ops.convert_to_tensor) if tensors else (np, np.asarray)
+        y_true, given = convert(y_true), convert(given)
+        shape = self.outputs.sample_shape(ops.shape(ops.convert_to_tensor(y_pred)))
+        if not tensors and y_true.size != math.prod(shape):
+            allowed = f"one class index a sample, {UNKNOWN} for unknown inputs"
+            refuse("y_true", y_true.shape, allowed)
+        unknown = xp.reshape(y_true == UNKNOWN, shape)
+        labels = xp.where(y_true == UNKNOWN, xp.zeros_like(y_true), y_true)
+        weight = broadcast_weight(given, shape, xp)
         for updating_unknown in (False, True):
-            counts = xp.reshape(unknown == updating_unknown, shape)
-            weight = ops.cast(ops.convert_to_tensor(counts), "float32")
-            if sample_weight is not None:
-                given = ops.cast(ops.convert_to_tensor(sample_weight), "float32")
-                # 0·NaN is NaN: what does not count here must be 0.
-                weight = ops.where(weight > 0, weight * given, 0.0)
             self._updating_unknown = updating_unknown
-            super().update_state(labels, y_pred, weight)
+            # 0·NaN is NaN: what does not count here must be 0.
+            counted = xp.where(unknown == updating_unknown, weight, 0)
+            super().update_state(labels, y_pred, counted)
 
     def update(self, batch: Batch, w: Tensor) -> None:
+        if not self._updating_unknown:
+            return super().update(batch, w)
+        # Every answer to an unknown input is an error.
         cells = to_cells(batch.log_odds(self.csf), self.size)
-        loss = 1.0 - batch.top_label()[1]
-        if self._updating_unknown:
-            loss = ops.ones_like(loss)
-        rows = ops.stack([w, w * loss], axis=-1)
-        kind = self._updating_unknown
-        histogram = self._unknown if kind else self._histogram
-        self.accumulate_rows(histogram, rows, cells)
-        present = self._present_unknown if kind else self._present
-        self.accumulate(present, self.group_counts(w))
+        self.accumulate_rows(self._unknown, ops.stack([w, w], axis=-1), cells)
+        self.accumulate(self._present_unknown, self.group_counts(w))
 
     def of_kinds(self, known: Tensor, unknown: Tensor) -> Tensor:
         """Returns the metric for mass and loss of the cells, (groups, cells, 2)."""
@@ -110,12 +115,8 @@ class OODAUROC(UnknownMetric):
     1.0
     """
 
+    default_name = "ood_auroc"
     direction = "up"
-
-    def __init__(
-        self, csf: Any = "msp", *, name: str | None = "ood_auroc", **options: Any
-    ) -> None:
-        super().__init__(csf, name=name, **options)
 
     def of_kinds(self, known: Tensor, unknown: Tensor) -> Tensor:
         return _by_kind(known, unknown).failure_auroc()
@@ -141,17 +142,13 @@ class OODAUPR(UnknownMetric):
     1.0
     """
 
+    default_name = "ood_aupr"
     direction = "up"
 
     def __init__(
-        self,
-        csf: Any = "msp",
-        *,
-        positive: str = "known",
-        name: str | None = "ood_aupr",
-        **options: Any,
+        self, csf: Any = "msp", *, positive: str = "known", **options: Any
     ) -> None:
-        super().__init__(csf, name=name, **options)
+        super().__init__(csf, **options)
         self.positive = check_choice("positive", positive, ("known", "unknown"))
 
     def of_kinds(self, known: Tensor, unknown: Tensor) -> Tensor:
@@ -181,15 +178,10 @@ class FPRAtTPR(UnknownMetric):
     0.0
     """
 
-    def __init__(
-        self,
-        tpr: float = 0.95,
-        csf: Any = "msp",
-        *,
-        name: str | None = "fpr_at_tpr",
-        **options: Any,
-    ) -> None:
-        super().__init__(csf, name=name, **options)
+    default_name = "fpr_at_tpr"
+
+    def __init__(self, tpr: float = 0.95, csf: Any = "msp", **options: Any) -> None:
+        super().__init__(csf, **options)
         self.tpr = check_number("tpr", tpr, "a number in (0, 1]", above=0.0, most=1.0)
 
     def of_kinds(self, known: Tensor, unknown: Tensor) -> Tensor:
@@ -202,7 +194,9 @@ class FPRAtTPR(UnknownMetric):
 class _Mixture(UnknownMetric):
     """Base class of the areas in which accepting an unknown input is an error."""
 
-    def __init__(self, csf: Any, share: float | None, **options: Any) -> None:
+    def __init__(
+        self, csf: Any = "msp", *, share: float | None = None, **options: Any
+    ) -> None:
         super().__init__(csf, **options)
         self.share = check_share(share)
 
@@ -210,7 +204,11 @@ class _Mixture(UnknownMetric):
         n, m = (
             ops.sum(part[..., :1], axis=-2, keepdims=True) for part in (known, unknown)
         )
-        sums = known + unknown_weight(self.share, n, ops.maximum(m, TINY)) * unknown
+        weight = unknown_weight(self.share, n, ops.where(m > 0, m, 1.0))
+        if self.share is not None:
+            # A share of inputs of which none was seen is not defined.
+            weight = ops.where((n > 0) & (m > 0), weight, float("nan"))
+        sums = known + weight * unknown
         return Ranking(sums[..., 0], sums[..., 1], ops)
 
     def get_config(self) -> dict[str, Any]:
@@ -225,7 +223,8 @@ class SCODAURC(_Mixture):
 
     Args:
         csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it.
-        share: the share of unknown inputs in use, or None for that of the data.
+        share: π, the share of unknown inputs in use, see `functional.scod_aurc`; or
+            None for that of the data.
         **options: see `UnknownMetric`.
 
     Example:
@@ -237,15 +236,7 @@ class SCODAURC(_Mixture):
     0.3889
     """
 
-    def __init__(
-        self,
-        csf: Any = "msp",
-        *,
-        share: float | None = None,
-        name: str | None = "scod_aurc",
-        **options: Any,
-    ) -> None:
-        super().__init__(csf, share, name=name, **options)
+    default_name = "scod_aurc"
 
     def of_kinds(self, known: Tensor, unknown: Tensor) -> Tensor:
         return self.mixture(known, unknown).aurc()
@@ -259,7 +250,8 @@ class SCODAUGRC(_Mixture):
 
     Args:
         csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it.
-        share: the share of unknown inputs in use, or None for that of the data.
+        share: π, the share of unknown inputs in use, see `functional.scod_aurc`; or
+            None for that of the data.
         **options: see `UnknownMetric`.
 
     Example:
@@ -271,15 +263,7 @@ class SCODAUGRC(_Mixture):
     0.2222
     """
 
-    def __init__(
-        self,
-        csf: Any = "msp",
-        *,
-        share: float | None = None,
-        name: str | None = "scod_augrc",
-        **options: Any,
-    ) -> None:
-        super().__init__(csf, share, name=name, **options)
+    default_name = "scod_augrc"
 
     def of_kinds(self, known: Tensor, unknown: Tensor) -> Tensor:
         return self.mixture(known, unknown).augrc()

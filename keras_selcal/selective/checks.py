@@ -3,13 +3,13 @@
 from typing import Any
 
 import numpy as np
-from keras import ops
 
-from keras_selcal._core.outputs import broadcast_weight
-from keras_selcal._core.samples import Array, to_numpy
+from keras_selcal._core.data import find_labels
+from keras_selcal._core.samples import Array, to_floats, to_numpy, to_weight
+from keras_selcal._core.validation import refuse
 from keras_selcal.selective.base import AnsweringClassifier, to_arrays
 from keras_selcal.selective.cuts import Cuts
-from keras_selcal.selective.data import FIRST_AXIS, units_of
+from keras_selcal.selective.data import FIRST_AXIS, check_finite, units_of
 from keras_selcal.selective.drift import (
     DriftCheck,
     DriftMonitor,
@@ -24,15 +24,6 @@ from keras_selcal.selective.record import FitRecord
 
 class DriftChecks(AnsweringClassifier):
     """What `SelectiveClassifier` offers to compare new data with those of its fit."""
-
-    def _decide(
-        self, x: Any, batch_size: Any, verbose: Any
-    ) -> tuple[dict[str, Array], Array | None]:
-        """Returns the answers, and the mask if there is one."""
-        outputs, mask = self._outputs(x, batch_size, verbose)
-        tensor = None if mask is None else ops.convert_to_tensor(mask)
-        answer = self._fitted()(ops.convert_to_tensor(outputs), mask=tensor)
-        return to_arrays(answer), mask
 
     def check(
         self,
@@ -58,10 +49,12 @@ class DriftChecks(AnsweringClassifier):
         suffice to see a risk that is much higher than promised.
 
         Args:
-            x: inputs, in any form that `predict` takes, or with labels `fit`.
+            x: arrays of inputs, or a data set of batches (x,), (x, y) or
+                (x, y, sample_weight), whose labels are used. Outputs of NaN raise
+                ValueError, as in `fit` and `evaluate`.
             y: labels, if there are any and `x` is arrays.
             false_alarm_rate: α in (0, 1) of each test.
-            sample_weight: as in `fit`, with labels only.
+            sample_weight: as in `fit`.
             groups: as in `fit`, but tokens and pixels are grouped by the first axis
                 by default. Each group has its mean confidence.
             batch_size: as in `keras.Model.predict`.
@@ -73,17 +66,20 @@ class DriftChecks(AnsweringClassifier):
         rate = check_rate(false_alarm_rate)
         record, threshold = _promise(self._fitted())
         groups = FIRST_AXIS if groups is None else groups
-        given: dict[str, Any] = {}
-        if y is None:
-            answer, mask = self._decide(x, batch_size, verbose)
-            accepted = answer["accepted"]
-            weight, units = _counted(answer["confidence"], mask, record, groups)
-        else:
+        labelled, x = (True, x) if y is not None else find_labels(x)
+        if labelled:
             data, _ = self._read(x, y, sample_weight, groups, batch_size, verbose)
-            answer = to_arrays(self._fitted().answer(data.y_pred))
-            weight, units = data.weight, data.units
-            accepted = answer["accepted"] & (answer["confidence"] >= threshold)
-            given = _risk_check(data.cuts(answer), threshold, record, rate)
+            y_pred, weight, units = data.y_pred, data.weight, data.units
+        else:
+            options = {"batch_size": batch_size, "verbose": verbose}
+            y_pred, weight, units = self._unlabelled(
+                x, sample_weight, groups, **options
+            )
+        answer = to_arrays(self._fitted().answer(y_pred))
+        risk = (
+            _risk_check(data.cuts(answer), threshold, record, rate) if labelled else {}
+        )
+        accepted = answer["accepted"] & (answer["confidence"] >= threshold)
         new = unit_means(answer["confidence"], weight, units)
         distance, p_value = ks_test(record.confidence, new)
         return DriftCheck(
@@ -94,7 +90,7 @@ class DriftChecks(AnsweringClassifier):
             float(np.average(accepted, weights=weight)),
             float(np.mean(record.coverage)),
             rate,
-            **given,
+            **risk,
         )
 
     def drift(
@@ -112,18 +108,14 @@ class DriftChecks(AnsweringClassifier):
             y_pred: outputs of the model, of the form that `fit` has seen.
             sample_weight: samples of weight 0 do not count.
             **outputs: `from_logits` and others, which the classifier knows by itself.
+
+        Returns:
+            The distance, a float; NaN where an output is NaN.
         """
         record, _ = _promise(self._fitted())
-        values = to_numpy(y_pred)
-        if values.dtype not in (np.float32, np.float64):
-            values = values.astype("float32")
+        values = to_floats(to_numpy(y_pred))
+        weight, units = self._counted(values, FIRST_AXIS, sample_weight)
         confidence = to_arrays(self._fitted().answer(values))["confidence"]
-        weight, units = _counted(confidence, None, record, FIRST_AXIS)
-        if sample_weight is not None:
-            given = to_numpy(sample_weight).astype("float64")
-            labels = confidence.ndim - int(self.outputs.multi_label)
-            given = broadcast_weight(given, confidence.shape[:labels], np)
-            weight = weight * (given[..., None] if self.outputs.multi_label else given)
         return ks_distance(record.confidence, unit_means(confidence, weight, units))
 
     def monitor(self, *, false_alarm_rate: float = 0.01, seed: int = 0) -> DriftMonitor:
@@ -135,12 +127,10 @@ class DriftChecks(AnsweringClassifier):
         """
         record, _ = _promise(self._fitted())
 
-        def confidences(x: Any, batch_size: Any = None, verbose: Any = 0) -> Array:
-            answer, mask = self._decide(x, batch_size, verbose)
-            confidence = answer["confidence"]
-            return unit_means(
-                confidence, *_counted(confidence, mask, record, FIRST_AXIS)
-            )
+        def confidences(x: Any, **options: Any) -> Array:
+            y_pred, *units = self._unlabelled(x, None, FIRST_AXIS, **options)
+            answer = to_arrays(self._fitted().answer(y_pred))
+            return unit_means(answer["confidence"], *units)
 
         return DriftMonitor(
             confidences,
@@ -148,6 +138,37 @@ class DriftChecks(AnsweringClassifier):
             false_alarm_rate=false_alarm_rate,
             seed=seed,
         )
+
+    def _counted(
+        self, y_pred: Array, groups: Any, *weights: Any
+    ) -> tuple[Array, Array]:
+        """Returns weight and unit of each answer, for data without labels."""
+        samples = tuple(self.outputs.sample_shape(y_pred.shape))
+        weight, units = np.ones(samples), units_of(groups, samples)
+        for given in weights:
+            factor = to_weight(given, samples)
+            weight = weight if factor is None else weight * factor.reshape(samples)
+        if not weight.any():
+            refuse("x", y_pred.shape, "data of at least one sample that counts")
+        if self.outputs.multi_label:
+            k = self.outputs.columns(y_pred, False, np).shape[-2]
+            weight, units = (np.stack([x] * k, axis=-1) for x in (weight, units))
+        return weight, units
+
+    def _unlabelled(
+        self,
+        x: Any,
+        sample_weight: Any,
+        groups: Any,
+        batch_size: Any = None,
+        verbose: Any = 0,
+    ) -> tuple[Array, Array, Array]:
+        """Returns the checked outputs, and weight and unit of each answer."""
+        outputs, mask = self._outputs(x, batch_size, verbose)
+        y_pred = to_floats(outputs)
+        weight, units = self._counted(y_pred, groups, mask, sample_weight)
+        check_finite(self.outputs.columns(y_pred, self.from_logits, np)[weight > 0])
+        return y_pred, weight, units
 
 
 def _promise(selection: SelectionLayer) -> tuple[FitRecord, Any]:
@@ -159,21 +180,6 @@ def _promise(selection: SelectionLayer) -> tuple[FitRecord, Any]:
             "on: call `fit` again."
         )
     return record, selection.threshold
-
-
-def _counted(
-    confidence: Array, mask: Array | None, record: FitRecord, groups: Any
-) -> tuple[Array, Array]:
-    """Returns weight and unit of each answer, for data without labels."""
-    shape = confidence.shape
-    samples = shape[:-1] if isinstance(record.coverage, tuple) else shape
-    weight = np.ones(shape)
-    if mask is not None:
-        missing = (1,) * (len(shape) - mask.ndim)
-        weight = np.broadcast_to(mask.reshape(mask.shape + missing), shape) * weight
-    units = units_of(groups, samples)
-    missing = (1,) * (len(shape) - units.ndim)
-    return weight, np.broadcast_to(units.reshape(units.shape + missing), shape)
 
 
 def _risk_check(

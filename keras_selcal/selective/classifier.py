@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_selcal import csf as csf_module
 from keras_selcal.calibrators import Calibrator
@@ -226,17 +227,19 @@ class SelectiveClassifier(DriftChecks):
     ) -> SelectivePrediction:
         """Returns labels (−1 for an abstention), which are accepted, and confidences.
 
-        Masked tokens are not accepted.
+        Masked tokens are not accepted, nor is a sample for which the model gives NaN:
+        its confidence is NaN.
 
         Args:
             x: inputs, in any form that `keras.Model.predict` takes.
             batch_size: as in `keras.Model.predict`.
             verbose: as in `keras.Model.predict`.
         """
-        decision, _ = self._decide(x, batch_size, verbose)
-        return SelectivePrediction(
-            decision["labels"], decision["accepted"], decision["confidence"]
-        )
+        outputs, mask = self._outputs(x, batch_size, verbose)
+        given = None if mask is None else ops.convert_to_tensor(mask)
+        answer = to_arrays(self._fitted()(ops.convert_to_tensor(outputs), mask=given))
+        names = SelectivePrediction._fields
+        return SelectivePrediction(*(answer[name] for name in names))
 
     def evaluate(
         self,

@@ -12,7 +12,7 @@ import numpy as np
 from keras_selcal._core.data import LabelledOutputs
 from keras_selcal._core.models import check_outputs
 from keras_selcal._core.outputs import Outputs, broadcast_weight
-from keras_selcal._core.samples import Array, to_numpy
+from keras_selcal._core.samples import Array, to_floats, to_numpy
 from keras_selcal._core.validation import check_groups, refuse
 from keras_selcal.selective.cuts import Cuts
 
@@ -57,8 +57,7 @@ class SelectionData:
         """
         check_outputs(found, outputs, told=told)
         y_pred, y_true, weight = found
-        if y_pred.dtype not in (np.float32, np.float64):
-            y_pred = y_pred.astype("float32")
+        y_pred = to_floats(y_pred)
         samples = tuple(outputs.sample_shape(y_pred.shape))
         arranged = outputs.arrange(y_true, y_pred, y_true.shape, np)
         k = arranged.y_pred.shape[-1]
@@ -80,11 +79,7 @@ class SelectionData:
             if not np.isin(labels[counts], (0, 1)).all():
                 refuse("y", labels, "class indices or one-hot, not soft labels")
             labels = np.where(ignored, outputs.ignore_class, labels.argmax(axis=-1))
-        rows = arranged.y_pred.reshape(*shape, k)[counts]
-        bad = ~np.isfinite(rows.max(axis=-1))
-        if bad.any():
-            allowed = "data for which the outputs are finite, or −∞ for masked classes"
-            refuse("x", rows[bad][0], allowed)
+        check_finite(arranged.y_pred.reshape(*shape, k)[counts])
         units = units_of(groups, samples)
         if outputs.multi_label:
             units = np.broadcast_to(units[..., None], shape)
@@ -181,6 +176,14 @@ class SelectionData:
             labels = labels[order]
         digest.update(np.ascontiguousarray(labels, "int64").tobytes())
         return digest.digest()
+
+
+def check_finite(rows: Array) -> None:
+    """Checks the outputs of the samples that count, (n, k)."""
+    bad = ~np.isfinite(rows.max(axis=-1))
+    if bad.any():
+        allowed = "data for which the outputs are finite, or −∞ for masked classes"
+        refuse("x", rows[bad][0], allowed)
 
 
 def units_of(groups: Any, samples: tuple[int, ...]) -> Array:

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_selcal._core.samples import Array, to_numpy
-from keras_selcal._core.validation import check_number
+from keras_selcal._core.samples import Array, to_numbers, to_numpy
+from keras_selcal._core.validation import check_number, refuse
 
 # Confidences that a record keeps.
 _MOST_KEPT = 2000
@@ -44,12 +44,23 @@ def check_rate(false_alarm_rate: Any) -> float:
     )
 
 
+def _numbers(argument: str, x: Any) -> Array:
+    """Returns one or more numbers, (n,) in float64, without NaN."""
+    numbers = to_numbers(argument, x).astype("float64").reshape(-1)
+    if np.isnan(numbers).any() or not numbers.size:
+        allowed = "one or more numbers without NaN"
+        refuse(argument, "NaN" if numbers.size else numbers.shape, allowed)
+    return numbers
+
+
 def ks_distance(reference: Any, new: Any) -> float:
-    """Returns the largest difference of two empirical CDFs."""
+    """Returns the largest difference of two empirical CDFs, NaN for NaN."""
     a, b = (
         np.sort(to_numpy(x).astype("float64").reshape(-1)) for x in (reference, new)
     )
     both = np.concatenate([a, b])
+    if np.isnan(both).any():
+        return math.nan
     shares = [np.searchsorted(x, both, side="right") / len(x) for x in (a, b)]
     return float(np.abs(shares[0] - shares[1]).max())
 
@@ -83,7 +94,9 @@ def ks_test(reference: Any, new: Any) -> tuple[float, float]:
     - Hodges, [The Significance Probability of the Smirnov Two-Sample
       Test](https://doi.org/10.1007/BF02589501)
     """
-    n, m = (to_numpy(x).size for x in (reference, new))
+    n, m = (
+        len(_numbers(name, x)) for name, x in (("reference", reference), ("new", new))
+    )
     d = ks_distance(reference, new)
     if n * m > _MOST_EXACT:
         size = math.sqrt(n * m / (n + m))
@@ -222,7 +235,7 @@ class DriftMonitor:
 
     def update_confidences(self, confidences: Any) -> bool:
         """Adds confidences in their order; returns whether there is an alarm."""
-        for s in to_numpy(confidences).astype("float64").reshape(-1):
+        for s in _numbers("confidences", confidences):
             low, high = bisect.bisect_left(self._seen, s), bisect.bisect(self._seen, s)
             p = (low + self._rng.uniform() * (1 + high - low)) / (len(self._seen) + 1)
             self._seen.insert(high, float(s))
