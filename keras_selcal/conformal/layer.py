@@ -76,23 +76,10 @@ class ConformalLayer(AnswerLayer):
     are not finite gets a set of all classes, and a masked one an empty set and the
     label −1.
 
-    Args:
-        num_classes: k.
-        from_logits: whether the inputs are logits instead of probabilities.
-        calibration: a `CalibrationLayer` or None.
-        method: see `ConformalClassifier`; so are the arguments up to
-            `class_conditional`.
-        penalty: λ, a number.
-        k_reg: number of ranks without a penalty.
-        seed: of u, or None.
-        allow_empty: whether sets may be empty.
-        class_conditional: whether each class has a threshold of its own.
-        strata: names of the strata, each of which has thresholds of its own, or None.
-            With them, `call` takes the index of each sample's stratum.
-        ignore_class: label that does not count in `ConformalClassifier.fit`.
-        axis: axis of the classes: -1, or 1 for channels first.
-        record: a `ConformalRecord` or None.
-        **kwargs: arguments of `keras.layers.Layer`.
+    The arguments are those of `ConformalClassifier`, with a `CalibrationLayer` for the
+    calibrator, and what `fit` finds: the number of classes, the names of the strata,
+    each of which has thresholds of its own, and the `ConformalRecord`. With strata,
+    `call` takes the index of each sample's stratum.
     """
 
     record_class = ConformalRecord

@@ -1,6 +1,5 @@
 """The paired comparison of two models on the same samples."""
 
-from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +29,7 @@ class Difference(NamedTuple):
     second: float
 
 
-class Comparison(Mapping[str, Difference]):
+class Comparison(tables.MetricTable[Difference]):
     """Paired differences of two reports, as `CalibrationReport.compare` returns them.
 
     Args:
@@ -47,23 +46,14 @@ class Comparison(Mapping[str, Difference]):
         replicates = second.replicates
         if (second.bootstrap, second.seed) != (first.bootstrap, first.seed):
             replicates = second.resample(first.bootstrap, first.seed)
-        self._differences = {}
+        self._found = {}
         with np.errstate(invalid="ignore"):
             for metric, one in first.estimates.items():
                 two = second.estimates[metric]
                 value = float(np.subtract(one, two))
                 drawn = first.replicates[metric] - replicates[metric]
                 ends = percentile_ends(value, drawn, first.confidence_level)
-                self._differences[metric] = Difference(value, *ends, one, two)
-
-    def __getitem__(self, metric: str) -> Difference:
-        return self._differences[metric]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._differences)
-
-    def __len__(self) -> int:
-        return len(self._differences)
+                self._found[metric] = Difference(value, *ends, one, two)
 
     def better(self, metric: str) -> str | None:
         """Returns the name of the better model, or None if the interval contains 0."""
@@ -81,12 +71,6 @@ class Comparison(Mapping[str, Difference]):
             return "equal" if equal else "undecided"
         return "better" if better == self.names[0] else "worse"
 
-    def _parts(self) -> dict[str, dict[str, Any]]:
-        return {
-            metric: {**difference._asdict(), "better": self.better(metric)}
-            for metric, difference in self.items()
-        }
-
     def to_dict(self) -> dict[str, Any]:
         """Returns the comparison as plain numbers and strings, for JSON.
 
@@ -98,15 +82,8 @@ class Comparison(Mapping[str, Difference]):
             "bootstrap": self.first.bootstrap,
             "seed": self.first.seed,
             "confidence_level": self.first.confidence_level,
-            "metrics": {name: tables.plain(p) for name, p in self._parts().items()},
+            "metrics": self._plain(),
         }
-
-    def to_dataframe(self) -> Any:
-        """Returns a pandas DataFrame with one row for each metric."""
-        return tables.dataframe(self._parts())
-
-    def __repr__(self) -> str:
-        return str(self)
 
     def __str__(self) -> str:
         one, two = self.names

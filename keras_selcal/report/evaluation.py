@@ -1,7 +1,7 @@
 """All metrics of a model's predictions, with bootstrap intervals."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from keras_selcal.functional.calibration import class_sums
 from keras_selcal.functional.refinement import refined_losses
 from keras_selcal.metric_table import METRICS, MetricRow
 from keras_selcal.report.statistics import percentile_ends
+from keras_selcal.report.tables import MetricTable
 from keras_selcal.report.unknown import ROWS, UnknownInputs
 from keras_selcal.selective.cuts import Cuts
 
@@ -40,7 +41,7 @@ class Interval(NamedTuple):
         return f"{self.value:.4f} [{self.low:.4f}, {self.high:.4f}]"
 
 
-class Evaluation(Mapping[str, Interval]):
+class Evaluation(MetricTable[Interval]):
     """The metrics of predictions by name; `CalibrationReport` presents them.
 
     Attributes:
@@ -129,7 +130,7 @@ class Evaluation(Mapping[str, Interval]):
         elif unknown_share is not None:
             refuse("unknown_share", unknown_share, "None without `unknown`")
         self.replicates = self.resample(self.bootstrap, self.seed)
-        self._intervals = {
+        self._found = {
             metric: Interval(
                 value,
                 *percentile_ends(value, self.replicates[metric], self.confidence_level),
@@ -137,14 +138,9 @@ class Evaluation(Mapping[str, Interval]):
             for metric, value in self.estimates.items()
         }
 
-    def __getitem__(self, metric: str) -> Interval:
-        return self._intervals[metric]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._intervals)
-
-    def __len__(self) -> int:
-        return len(self._intervals)
+    def better(self, metric: str) -> str:
+        """Returns whether a "lower" or a "higher" value of a metric is better."""
+        return self.rows[metric].better
 
     def _rows(self) -> dict[str, MetricRow]:
         """Returns the rows of the metrics, with the report's coverages and risks."""

@@ -141,12 +141,6 @@ class CalibrationReport(Evaluation):
             refuse("other", other, "a CalibrationReport")
         return Comparison(self, other)
 
-    def _parts(self) -> dict[str, dict[str, Any]]:
-        return {
-            metric: {**interval._asdict(), "better": self.rows[metric].better}
-            for metric, interval in self.items()
-        }
-
     def to_dict(self) -> dict[str, Any]:
         """Returns the report as plain numbers and strings, for JSON.
 
@@ -164,16 +158,12 @@ class CalibrationReport(Evaluation):
             "bootstrap": self.bootstrap,
             "seed": self.seed,
             "confidence_level": self.confidence_level,
-            "metrics": {name: tables.plain(p) for name, p in self._parts().items()},
+            "metrics": self._plain(),
         }
         if self.multi_label:
             labels = self.per_class().items()
             parts["labels"] = {label: tables.plain(p) for label, p in labels}
         return parts
-
-    def to_dataframe(self) -> Any:
-        """Returns a pandas DataFrame with one row for each metric."""
-        return tables.dataframe(self._parts())
 
     def to_html(
         self,
@@ -229,9 +219,6 @@ class CalibrationReport(Evaluation):
         # A lone surrogate in a name must not prevent writing the page.
         path.write_text(text, "utf-8", errors="replace")
         return path
-
-    def __repr__(self) -> str:
-        return str(self)
 
     def __str__(self) -> str:
         title = "Calibration report" + (f" of {self.name}" if self.name else "")

@@ -1,10 +1,13 @@
 """Metrics as text tables, as plain data and as pandas DataFrames."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from keras_selcal.report.html.numbers import NONE, scaled
+
+T = TypeVar("T", bound="NamedTuple")
 
 
 def bracket(low: float, high: float, unit: str, sign: str = "") -> str:
@@ -42,12 +45,44 @@ def plain(parts: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def dataframe(rows: Mapping[str, Mapping[str, Any]]) -> Any:
-    """Returns a pandas DataFrame with one row for each metric."""
-    try:
-        import pandas as pd
-    except ImportError as error:
-        raise ImportError(
-            "`to_dataframe` needs pandas: `pip install pandas`. `to_dict` does not."
-        ) from error
-    return pd.DataFrame.from_dict(dict(rows), orient="index").rename_axis("metric")
+class MetricTable(Mapping[str, T]):
+    """Base class: intervals by the name of their metric."""
+
+    _found: dict[str, T]
+
+    def __getitem__(self, metric: str) -> T:
+        return self._found[metric]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    @abstractmethod
+    def better(self, metric: str) -> str | None:
+        """Returns what is better."""
+
+    def _parts(self) -> dict[str, dict[str, Any]]:
+        return {
+            metric: {**row._asdict(), "better": self.better(metric)}
+            for metric, row in self.items()
+        }
+
+    def _plain(self) -> dict[str, Any]:
+        return {metric: plain(parts) for metric, parts in self._parts().items()}
+
+    def to_dataframe(self) -> Any:
+        """Returns a pandas DataFrame with one row for each metric."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise ImportError(
+                "`to_dataframe` needs pandas: `pip install pandas`. `to_dict` does not."
+            ) from error
+        return pd.DataFrame.from_dict(self._parts(), orient="index").rename_axis(
+            "metric"
+        )

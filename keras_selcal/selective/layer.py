@@ -29,20 +29,9 @@ class SelectionLayer(AnswerLayer):
     sigmoid unit has probabilities (..., 2). With `multi_label=True` the other three
     have the labels in their last axis. Masked samples are not accepted.
 
-    Args:
-        calibration: a `CalibrationLayer`, or None.
-        csf: confidence score function. One that needs logits takes the model's own,
-            whatever the calibration.
-        threshold: the confidence from which on samples are accepted; with
-            `multi_label=True` one for each label.
-        from_logits: whether the model gives logits.
-        multi_label: whether the outputs are k independent sigmoids.
-        ignore_class: the label of samples that `SelectiveClassifier` leaves out.
-        axis: axis of the classes: -1, or 1 for channels first.
-        decision_threshold: the answer of a sigmoid is 1 if its probability is above
-            this.
-        record: the `FitRecord` of the classifier, or None.
-        **kwargs: of `keras.layers.Layer`.
+    The arguments are those of `SelectiveClassifier`, with a `CalibrationLayer` for the
+    calibrator, and what `fit` finds: `threshold`, one for each label with
+    `multi_label=True`, and the `FitRecord`.
     """
 
     record_class = FitRecord
