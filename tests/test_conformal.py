@@ -3,14 +3,12 @@
 import itertools
 import math
 
-import keras
 import numpy as np
 import pytest
 from backends import numpy
-from conformal_data import KINDS, METHODS, draw
+from classifier_data import KINDS, METHODS, draw, identity
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from keras import layers
 from reference import softmax
 from scipy.stats import betabinom, kstest
 
@@ -38,10 +36,6 @@ def reference_score(p, c, method, u=1.0, penalty=None, k_reg=5):
         return before + u * p[c]
     lam = 0.01 if penalty is None else penalty
     return before + u * p[c] + lam * max(0, o - k_reg)
-
-
-def logits_model(k=3, last=layers.Identity):
-    return keras.Sequential([keras.Input((k,)), last()])
 
 
 # Scores
@@ -227,7 +221,7 @@ def test_choose_penalty():
 def test_alpha_outside_its_range_is_refused(alpha):
     for call in (
         lambda: conformal_threshold(np.arange(30.0), alpha),
-        lambda: ConformalClassifier(logits_model(), alpha=alpha),
+        lambda: ConformalClassifier(identity(), alpha=alpha),
     ):
         with pytest.raises(ValueError, match="`alpha` must be"):
             call()
@@ -237,7 +231,7 @@ def test_an_alpha_that_looks_like_a_coverage_warns():
     with pytest.warns(UserWarning, match=r"pass alpha=0\.1"):
         conformal_threshold(np.arange(30.0), 0.9)
     with pytest.warns(UserWarning, match=r"pass alpha=0\.05"):
-        ConformalClassifier(logits_model(), alpha=0.95)
+        ConformalClassifier(identity(), alpha=0.95)
 
 
 P = np.full((4, 2), 0.5)
@@ -274,9 +268,9 @@ P = np.full((4, 2), 0.5)
         (lambda: conformal_threshold([1, 2], 0.5, categories=[-1, 0]), "categories"),
         (lambda: choose_penalty(P, [0] * 4, 0.5, method="aps"), "method"),
         (lambda: ConformalClassifier("resnet"), "model"),
-        (lambda: ConformalClassifier(logits_model(), calibrator="ts"), "calibrator"),
-        (lambda: ConformalClassifier(logits_model(), penalty="auto"), "penalty"),
-        (lambda: ConformalClassifier(logits_model(), method="tps"), "method"),
+        (lambda: ConformalClassifier(identity(), calibrator="ts"), "calibrator"),
+        (lambda: ConformalClassifier(identity(), penalty="auto"), "penalty"),
+        (lambda: ConformalClassifier(identity(), method="tps"), "method"),
     ],
 )
 def test_bad_arguments_are_named(call, named):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conformal_data import given_probabilities
+from classifier_data import given_probabilities
 from real_data import load_logits
 from reference import softmax
 

@@ -1,15 +1,12 @@
 """Classifiers that answer with prediction sets, and their files."""
 
 import math
-import os
-import subprocess
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+from classifier_data import KINDS, METHODS, draw, identity, network
 from keras import layers
-from processes import other_backends
 from reference import softmax
 
 from keras_selcal import ConformalClassifier, TemperatureScaling
@@ -22,20 +19,7 @@ from keras_selcal.conformal import (
     conformal_threshold,
 )
 
-METHODS = ["lac", "aps", "raps", "saps"]
 # Each method, not randomised and randomised.
-KINDS = [("lac", None)] + [(m, s) for m in METHODS[1:] for s in (None, 3)]
-
-
-def draw(n=600, k=3, seed=0, signal=2.0):
-    rng = np.random.default_rng(seed)
-    y = rng.integers(0, k, n)
-    x = signal * np.eye(k)[y] + rng.normal(size=(n, k))
-    return x.astype("float32"), y
-
-
-def logits_model(k=3, last=layers.Identity):
-    return keras.Sequential([keras.Input((k,)), last()])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -43,7 +27,7 @@ def test_classifier_equals_the_functions(kind):
     x, y = draw(500, 7)
     new, new_y = draw(500, 7, seed=1)
     options = {"method": kind[0], "seed": kind[1]}
-    classifier = ConformalClassifier(logits_model(7), alpha=0.15, **options)
+    classifier = ConformalClassifier(identity(7), alpha=0.15, **options)
     assert classifier.threshold is None
     assert classifier.fit(x, y, verbose=0) is classifier
     scores = conformal_scores(x, y, from_logits=True, **options)
@@ -83,8 +67,10 @@ def test_probabilities_and_logits_give_the_same_sets():
     x, y = draw()
     new = draw(seed=1)[0]
     logits, probabilities = (
-        ConformalClassifier(logits_model(last=last), method="aps").fit(x, y, verbose=0)
-        for last in (layers.Identity, layers.Softmax)
+        ConformalClassifier(identity(activation=last), method="aps").fit(
+            x, y, verbose=0
+        )
+        for last in ("linear", "softmax")
     )
     assert (logits.from_logits, probabilities.from_logits) == (True, False)
     np.testing.assert_array_equal(
@@ -106,7 +92,7 @@ def test_one_sigmoid_unit_equals_two_columns(from_logits):
     sets = []
     for x, k in ((z, 1), (columns, 2)):
         classifier = ConformalClassifier(
-            logits_model(k), method="aps", seed=0, from_logits=from_logits
+            identity(k), method="aps", seed=0, from_logits=from_logits
         )
         classifier.fit(x[:200], y[:200], verbose=0)
         sets.append(classifier.predict(x[200:], verbose=0).sets)
@@ -134,7 +120,7 @@ def test_one_sigmoid_unit_with_a_calibrator():
 def test_class_conditional_classifier():
     x, y = draw(600, 4)
     new = draw(300, 4, seed=1)[0]
-    classifier = ConformalClassifier(logits_model(4), class_conditional=True)
+    classifier = ConformalClassifier(identity(4), class_conditional=True)
     classifier.fit(x, y, verbose=0)
     scores = conformal_scores(x, y, from_logits=True)
     q = conformal_threshold(scores, 0.1, categories=y)
@@ -151,7 +137,7 @@ def test_strata_have_thresholds_of_their_own(tmp_path):
     x, y = draw(600, 3)
     hospital = np.array(["north", "east", "west"])[np.arange(600) % 3]
     x[hospital == "west"] *= 0.2
-    classifier = ConformalClassifier(logits_model())
+    classifier = ConformalClassifier(identity())
     classifier.fit(x, y, strata=hospital, verbose=0)
     assert classifier.strata == ["east", "north", "west"]
     for name, q in zip(classifier.strata, classifier.threshold, strict=True):
@@ -163,7 +149,7 @@ def test_strata_have_thresholds_of_their_own(tmp_path):
     assert set(figures["stratum_coverage"]) == set(classifier.strata)
     sets = classifier.predict(new, strata=hospital[:90], verbose=0).sets
     # Classes and strata together.
-    both = ConformalClassifier(logits_model(), class_conditional=True)
+    both = ConformalClassifier(identity(), class_conditional=True)
     both.fit(x, y, strata=hospital, verbose=0)
     assert both.threshold.shape == (3, 3)
     # A saved model takes the index of the stratum as a second input.
@@ -183,29 +169,9 @@ def test_strata_have_thresholds_of_their_own(tmp_path):
         classifier.predict(new, strata=hospital[:90], verbose=0)
 
 
-def test_unfitted_calibrator_is_fitted_on_every_other_sample():
-    x, y = draw(1000)
-    calibrator = TemperatureScaling()
-    model = keras.Sequential([keras.Input((3,)), layers.Rescaling(3.0)])
-    classifier = ConformalClassifier(model, method="aps", calibrator=calibrator)
-    classifier.fit(x, y, verbose=0)
-    expected = TemperatureScaling().fit(3 * x[::2], y[::2]).temperature
-    assert classifier.calibrator.temperature == pytest.approx(expected, rel=1e-5)
-    assert not calibrator.fitted
-    p = softmax(3 * x[1::2] / expected)
-    q = conformal_threshold(conformal_scores(p, y[1::2], method="aps"), 0.1)
-    assert classifier.threshold == pytest.approx(q, abs=1e-5)
-    assert classifier.record.n == 500
-    # A fitted one is left as it is, and all samples select the threshold.
-    calibrator = TemperatureScaling().fit(3 * x[::2], y[::2])
-    classifier = ConformalClassifier(model, method="aps", calibrator=calibrator)
-    classifier.fit(x, y, verbose=0)
-    assert classifier.record.n == 1000
-
-
 def test_penalty_auto_selects_on_every_other_sample():
     x, y = draw(1000, 8)
-    classifier = ConformalClassifier(logits_model(8), method="raps", penalty="auto")
+    classifier = ConformalClassifier(identity(8), method="raps", penalty="auto")
     classifier.fit(x, y, verbose=0)
     chosen = choose_penalty(x[::2], y[::2], 0.1, method="raps", from_logits=True)
     options = {"method": "raps", "from_logits": True, **chosen}
@@ -215,7 +181,7 @@ def test_penalty_auto_selects_on_every_other_sample():
 
 def test_too_few_samples_give_sets_of_all_classes():
     x, y = draw(8)
-    classifier = ConformalClassifier(logits_model())
+    classifier = ConformalClassifier(identity())
     with pytest.warns(UserWarning, match=r"8 calibration samples .* at least 9"):
         classifier.fit(x, y, verbose=0)
     assert classifier.threshold == math.inf
@@ -225,7 +191,7 @@ def test_too_few_samples_give_sets_of_all_classes():
 def test_predictions_that_are_not_finite_get_all_classes():
     x, y = draw()
     for method in METHODS:
-        classifier = ConformalClassifier(logits_model(), method=method)
+        classifier = ConformalClassifier(identity(), method=method)
         classifier.fit(x, y, verbose=0)
         bad = np.array([[np.nan, 1, 2], [9, -9, -9]], "float32")
         sizes = classifier.predict(bad, verbose=0).sizes
@@ -233,52 +199,7 @@ def test_predictions_that_are_not_finite_get_all_classes():
         assert sizes[1] <= 1
 
 
-def test_data_sets_and_evaluating_on_the_fitting_data():
-    x, y = draw()
-    batches = [(x[i : i + 100], y[i : i + 100]) for i in range(0, 600, 100)]
-    plain = ConformalClassifier(logits_model()).fit(x, y, verbose=0)
-    classifier = ConformalClassifier(logits_model()).fit(iter(batches), verbose=0)
-    assert classifier.threshold == plain.threshold
-    with pytest.warns(UserWarning, match="evaluated on the data"):
-        classifier.evaluate(iter(batches[::-1]), verbose=0)
-    classifier.evaluate(iter(batches[1:]), verbose=0)  # a warning would be an error
-
-
-def test_a_failed_fit_changes_nothing():
-    x, y = draw()
-    classifier = ConformalClassifier(logits_model(), calibrator=TemperatureScaling())
-    classifier.fit(x, y, verbose=0)
-    before = classifier.threshold
-    for bad_x, bad_y in ((x, y + 5), (x * math.nan, y), (x, y[:9])):
-        with pytest.raises(ValueError):
-            classifier.fit(bad_x, bad_y, verbose=0)
-        assert classifier.threshold == before
-
-
-def test_unfitted_classifiers_and_bad_paths(tmp_path):
-    classifier = ConformalClassifier(logits_model())
-    for call in (
-        lambda: classifier.predict(np.eye(3), verbose=0),
-        lambda: classifier.evaluate(np.eye(3), np.arange(3), verbose=0),
-        lambda: classifier.save(tmp_path / "a.keras"),
-    ):
-        with pytest.raises(ValueError, match="call `fit`"):
-            call()
-    with pytest.raises(ValueError, match="`path` must be a path that ends"):
-        classifier.save(tmp_path / "a.h5")
-    logits_model().save(tmp_path / "other.keras")
-    with pytest.raises(ValueError, match="`path` must be a file saved by"):
-        ConformalClassifier.load(tmp_path / "other.keras")
-
-
 # Saving
-
-
-def network(k=3):
-    inputs = keras.Input((k,))
-    hidden = layers.Dense(k, activation="tanh", kernel_initializer="identity")(inputs)
-    outputs = layers.Dense(k, kernel_initializer=keras.initializers.Identity(4.0))
-    return keras.Model(inputs, outputs(hidden))
 
 
 def fitted(tmp_path, **options):
@@ -328,45 +249,3 @@ def test_the_file_is_a_keras_model_that_gives_sets(tmp_path):
     np.testing.assert_array_equal(answer["sets"], prediction.sets)
     np.testing.assert_array_equal(answer["sizes"], prediction.sizes)
     np.testing.assert_array_equal(answer["labels"], prediction.labels)
-
-
-LOAD = """
-import sys
-import keras
-import numpy as np
-from keras_selcal import ConformalClassifier
-# With a seed, rounding can move single classes in or out of sets.
-for name, different in (("plain", 0), ("random", 2)):
-    folder = f"{sys.argv[1]}/{name}"
-    data = np.load(folder + "/data.npz")
-    classifier = ConformalClassifier.load(folder + "/classifier.keras")
-    sets, labels = classifier.predict(data["x"], verbose=0)
-    assert (sets != data["sets"]).sum() <= different
-    np.testing.assert_array_equal(labels, data["labels"])
-print(keras.backend.backend())
-"""
-
-
-def test_saved_here_loaded_on_another_backend(tmp_path):
-    pythons = other_backends()
-    if not pythons:
-        pytest.skip("no other backend at hand: see KERAS_SELCAL_PYTHONS")
-    x = draw(900, 6)[0]  # those of `fit`: one score is the threshold
-    for name, seed in (("plain", None), ("random", 2)):
-        folder = tmp_path / name
-        folder.mkdir()
-        classifier = fitted(
-            folder, method="aps", seed=seed, calibrator=TemperatureScaling()
-        )
-        np.savez(folder / "data.npz", x=x, **classifier.predict(x, verbose=0)._asdict())
-    root = str(Path(__file__).parents[1])
-    for backend, python in pythons.items():
-        result = subprocess.run(
-            [python, "-c", LOAD, str(tmp_path)],
-            env={**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": root},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert result.returncode == 0, result.stderr
-        assert result.stdout.strip().endswith(backend)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from conformal_data import KINDS, draw, given_probabilities
+from classifier_data import KINDS, draw, given_probabilities
 from real_data import load_logits
 from reference import softmax
 from scipy.stats import betabinom

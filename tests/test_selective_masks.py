@@ -5,7 +5,7 @@ import math
 import keras
 import numpy as np
 import pytest
-from classifier_fits import assert_same_classifier
+from classifier_data import assert_same_classifier, draw, identity
 from keras import layers, ops
 from reference import softmax
 
@@ -128,17 +128,6 @@ def test_masks_and_weights_of_every_form_agree():
     assert_same_classifier(half, other)
 
 
-def draw(n=600, seed=0, k=3):
-    rng = np.random.default_rng(seed)
-    y = rng.integers(0, k, n)
-    return (2 * np.eye(k)[y] + rng.normal(size=(n, k))).astype("float32"), y
-
-
-def identity(*shape, activation=None):
-    last = layers.Activation(activation or "linear")
-    return keras.Sequential([keras.Input(shape or (3,)), last])
-
-
 def test_weights_that_a_guarantee_cannot_count_are_refused():
     x, y = draw(300)
     classifier = SelectiveClassifier(identity())
@@ -152,9 +141,9 @@ def test_weights_that_a_guarantee_cannot_count_are_refused():
     share = weight[accepted].sum() / weight.sum()
     assert classifier.record.coverage == pytest.approx(share, rel=1e-5)
     assert classifier.record.bound is None
-    found = classifier.evaluate(*draw(300, 1), sample_weight=weight, verbose=0)
+    found = classifier.evaluate(*draw(300, seed=1), sample_weight=weight, verbose=0)
     assert math.isnan(found["selective_risk_bound"])
-    wrong = softmax(draw(300, 1)[0]).argmax(-1) != draw(300, 1)[1]
+    wrong = softmax(draw(300, seed=1)[0]).argmax(-1) != draw(300, seed=1)[1]
     assert found["accuracy"] == pytest.approx(1 - np.average(wrong, weights=weight))
 
 
@@ -215,10 +204,8 @@ def test_data_set_of_the_backend():
 
 
 def test_halves_are_those_of_the_samples_that_count():
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 3, 400)
-    x = (2 * np.eye(3)[y] + rng.normal(size=(400, 3))).astype("float32")
-    model = keras.Sequential([keras.Input((3,)), layers.Softmax()])
+    x, y = draw(400)
+    model = identity(activation="softmax")
     for kept in (0, 1):
         counts = np.arange(400) % 2 == kept
         one, two = (

@@ -6,24 +6,13 @@ import keras
 import numpy as np
 import pytest
 import real_data
-from classifier_fits import assert_same_classifier
+from classifier_data import assert_same_classifier, draw, identity
 from keras import layers
 from reference import softmax
 
 from keras_selcal import SelectiveClassifier, TemperatureScaling
 from keras_selcal.selective import ABSTAINED, risk_bound
 from keras_selcal.selective.record import FitRecord
-
-
-def draw(n=600, seed=0, k=3):
-    rng = np.random.default_rng(seed)
-    y = rng.integers(0, k, n)
-    return (2 * np.eye(k)[y] + rng.normal(size=(n, k))).astype("float32"), y
-
-
-def identity(*shape, activation=None):
-    last = layers.Activation(activation or "linear")
-    return keras.Sequential([keras.Input(shape or (3,)), last])
 
 
 def test_record_and_repr(tmp_path):
@@ -76,7 +65,7 @@ def binary(n=800, seed=0):
 def test_one_sigmoid_unit_equals_two_columns(activation, tmp_path):
     z, y = binary()
     one = SelectiveClassifier(
-        identity(1, activation=activation),
+        identity(1, activation=activation or "linear"),
         from_logits=None if activation else True,
         calibrator=TemperatureScaling(),
     )
