@@ -151,6 +151,10 @@ class Setting:
         return loss
 
 
+# The models that a contest keeps; `compare` uses each again for the next seed.
+_MOST_MODELS = 16
+
+
 class Outcome(NamedTuple):
     """What a training gave: logits of validation, test and unknown inputs."""
 
@@ -214,6 +218,9 @@ class Contest:
         # Epochs and learning rate are not compiled.
         key = dataclasses.replace(setting, epochs=0, learning_rate=0.0)
         if key not in self._models:
+            # What is compiled takes memory: hundreds of models exhaust it.
+            if len(self._models) == _MOST_MODELS:
+                del self._models[next(iter(self._models))]
             model = self._models[key] = self.build(setting.dropout)
             optimizer = keras.optimizers.SGD(
                 setting.learning_rate,

@@ -275,8 +275,8 @@ class Study:
         for trial in range(CONFIGURATIONS):
             for bed, loss in cells:
                 yield from self._train(bed, loss, trial, 0)
-        for seed in range(1, seeds):
-            for bed, loss in cells:
+        for bed, loss in cells:
+            for seed in range(1, seeds):
                 if bed not in self.missing:
                     yield from self._train(bed, loss, self.winner(bed, loss), seed)
 
