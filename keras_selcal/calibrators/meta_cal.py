@@ -248,9 +248,7 @@ class MetaAcc(MetaCalibrator):
     into 20 bins of equal mass; l relates the mean entropy of each bin to the accuracy
     of all bins up to its end, which tends to reject more than necessary. The bag is a
     tenth of the samples, at most 500 or as many as hold 10 errors at the target
-    accuracy. Rejected samples get the uniform vector, whose largest entry has no
-    meaning; `accepts(logits)` returns which samples are accepted. Requires
-    scikit-learn.
+    accuracy. Rejected samples are treated as in `MetaMis`. Requires scikit-learn.
 
     Args:
         accuracy: the target in (0, 1]. If the bag does not reach it, or the classifier

@@ -86,15 +86,8 @@ class StructuredMatrixScaling(_Structured):
     penalty: λ (k/n) (Σ_i (w_ii − 1)² + Σ_i b_i² + (k − 1) Σ_{i≠j} w_ij²)
     ```
 
-    with n the number of fitting samples and T the temperature of `TemperatureScaling`.
-    W and b minimise the mean negative log-likelihood plus the penalty, a convex
-    problem, from W = I and b = 0. The predicted class may change. Requires SciPy.
-
-    Args:
-        strength: λ ≥ 0. Defaults to 1, the authors' value. If several values are given,
-            3-fold cross-validation chooses one, as in `VectorScaling`.
-        seed: seed of the folds.
-        **kwargs: `from_logits`, `ignore_class` and `axis`; see `Calibrator`.
+    n, T, the fit and the arguments are as in `StructuredVectorScaling`, with W = I to
+    start from. The predicted class may change. Requires SciPy.
 
     Attributes:
         strength_: the λ that was used, once fitted.

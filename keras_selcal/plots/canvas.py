@@ -88,6 +88,23 @@ def percent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
+def bars(ax: Any, heights: Any, edges: Any, colour: str, **options: Any) -> None:
+    """Draws a filled histogram with an outline."""
+    style = {"facecolor": (colour, 0.35), "edgecolor": colour, "linewidth": 1.4}
+    ax.stairs(heights, edges, fill=True, **style, **options)
+
+
+def target(ax: Any, level: float, label: str) -> None:
+    """Draws a horizontal line at the share that is aimed at."""
+    label = f"{label} ({percent(level)})"
+    ax.axhline(level, color=VERMILLION, linestyle="--", linewidth=1.2, label=label)
+
+
+def several(drawn_on: list[Any], given: Any) -> Any:
+    """Returns an array of Axes if a mapping was given, otherwise the one."""
+    return np.array(drawn_on) if isinstance(given, Mapping) else drawn_on[0]
+
+
 def finish(ax: Any, x_label: str, y_label: str, **legend: Any) -> None:
     """Labels the axes, adds a grid and the legend, and removes two spines."""
     ax.set_xlabel(x_label)

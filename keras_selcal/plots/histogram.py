@@ -91,16 +91,7 @@ def confidence_histogram(
             label += f", mean {mean:.3g}"
             heights, _ = np.histogram(scores, edges, weights=mass / mass.sum())
             ax.axvline(mean, color=colour, linestyle="--", linewidth=1.2)
-        ax.stairs(
-            heights,
-            edges,
-            fill=True,
-            facecolor=(colour, 0.35),
-            edgecolor=colour,
-            linewidth=1.4,
-            hatch=hatch,
-            label=label,
-        )
+        canvas.bars(ax, heights, edges, colour, hatch=hatch, label=label)
     ax.set_xlim(low, high)
     ax.set_ylim(bottom=0)
     canvas.finish(

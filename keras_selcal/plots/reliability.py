@@ -151,7 +151,7 @@ def reliability_diagram(
             for of, b in kinds.items()
         ]
         _finish(one, name, ", ".join(errors), _WORDS[kind])
-    return np.array(drawn_on) if isinstance(y_pred, Mapping) else drawn_on[0]
+    return canvas.several(drawn_on, y_pred)
 
 
 def reliability_gaps(curves: Any, *, ax: Any = None) -> Any:
@@ -206,7 +206,7 @@ def reliability_gaps(curves: Any, *, ax: Any = None) -> Any:
         ece = f"ECE = {np.sum(share * np.abs(gap)):.3g}" if known else ""
         _finish(one, canvas.text(name), ece, _GAPS)
         one.set_ylim(bottom=0)
-    return np.array(drawn_on) if isinstance(curves, Mapping) else drawn_on[0]
+    return canvas.several(drawn_on, curves)
 
 
 def _draw_gaps(ax: Any, left: Array, right: Array, accuracy: Array, gap: Array) -> None:

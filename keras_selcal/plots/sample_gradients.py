@@ -1,6 +1,5 @@
 """Gradients of losses at a model's samples, against p of their true classes."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -88,7 +87,7 @@ def sample_gradients(
     everything = [one for of_model in gradients.values() for one in of_model.values()]
     for one, (name, of_model) in zip(drawn_on, gradients.items(), strict=True):
         _draw(one, name, of_model, everything)
-    return np.array(drawn_on) if isinstance(y_pred, Mapping) else drawn_on[0]
+    return canvas.several(drawn_on, y_pred)
 
 
 def _draw(

@@ -46,17 +46,9 @@ def set_sizes(y_true: Any, sets: Any, *, ax: Any = None) -> Any:
         (0.0, holds, canvas.BLUE, None, "hold the label"),
         (holds, misses, canvas.VERMILLION, "////", "miss the label"),
     ):
-        ax.stairs(
-            below + part,
-            edges,
-            baseline=below,
-            fill=True,
-            facecolor=(colour, 0.35),
-            edgecolor=colour,
-            linewidth=1.4,
-            hatch=hatch,
-            label=f"sets that {name} ({canvas.percent(part.sum())})",
-        )
+        label = f"sets that {name} ({canvas.percent(part.sum())})"
+        style = {"baseline": below, "hatch": hatch, "label": label}
+        canvas.bars(ax, below + part, edges, colour, **style)
     ax.set_title(
         f"coverage {canvas.percent(covered.mean())}, mean size {sizes.mean():.3g}"
     )
@@ -104,25 +96,12 @@ def class_coverage(
     low, high = wilson(share, size, 0.95)
     x = np.arange(len(classes))
     mean = covered.mean()
-    ax.stairs(
-        share,
-        np.arange(len(x) + 1) - 0.5,
-        baseline=mean,
-        fill=True,
-        facecolor=(canvas.BLUE, 0.35),
-        edgecolor=canvas.BLUE,
-        linewidth=1.4,
-        label=f"classes, from that of all samples ({canvas.percent(mean)})",
-    )
+    label = f"classes, from that of all samples ({canvas.percent(mean)})"
+    edges = np.arange(len(x) + 1) - 0.5
+    canvas.bars(ax, share, edges, canvas.BLUE, baseline=mean, label=label)
     ax.vlines(x, low, high, color=canvas.GREY, linewidth=1.0, label="95 % interval")
     if alpha is not None:
-        ax.axhline(
-            1 - alpha,
-            color=canvas.VERMILLION,
-            linestyle="--",
-            linewidth=1.2,
-            label=f"1 − α ({canvas.percent(1 - alpha)})",
-        )
+        canvas.target(ax, 1 - alpha, "1 − α")
     # As many names as there is room for.
     step = -(-len(x) // 12)
     ax.set_xticks(x[::step], [str(name) for name in classes[::step]])

@@ -51,15 +51,12 @@ def threshold_risk(
     >>> ax.get_ylabel()
     'risk of the accepted answers'
     """
-    _, target, level = check_target(None, risk, delta)
-    assert target is not None
-    assert level is not None
-    risk, delta = target, level
+    check_target(None, risk, delta)
     cuts = Cuts.of(scores, correct, None, groups, error_probability=error_probability)
     (ax,) = canvas.axes(ax)
     shown = np.unique(np.geomspace(1, len(cuts.thresholds), _POINTS).astype(int)) - 1
     t = cuts.thresholds[shown]
-    share = cuts.losses[shown, 0] / cuts.accepted[shown]
+    share = cuts.risk[shown]
     bound = np.array([cuts.bound(float(at), delta) for at in t])
     ax.plot(t, share, color=canvas.BLUE, label="on these samples")
     ax.fill_between(
@@ -71,19 +68,13 @@ def threshold_risk(
         linewidth=0,
         label=f"up to the bound at one threshold ({canvas.percent(1 - delta)})",
     )
-    ax.axhline(
-        risk,
-        color=canvas.VERMILLION,
-        linestyle="--",
-        linewidth=1.2,
-        label=f"target ({canvas.percent(risk)})",
-    )
+    canvas.target(ax, risk, "target")
     best = cuts.search(risk, delta)
     if best < 0:
         title = "no threshold can be guaranteed"
     else:
         threshold = float(cuts.thresholds[best])
-        coverage = canvas.percent(float(cuts.accepted[best] / cuts.total))
+        coverage = canvas.percent(float(cuts.coverage[best]))
         title = f"threshold {threshold:.3g}: {coverage} are answered"
         ax.axvline(
             threshold, color=canvas.BLACK, linewidth=1.2, label="guaranteed threshold"
