@@ -322,28 +322,16 @@ def show(run: str, /) -> None:
     print_run(Run(run))
 
 
-def quickstart(
-    *,
-    out: str = "runs/quickstart",
-    seeds: Positive = 3,
-    epochs: Positive | None = None,
-    devices: Positive | None = None,
-) -> None:
-    """Train on noisy digits with every loss, calibrate, abstain and report.
+def quickstart(*, out: str = "runs/quickstart", epochs: Positive = 80) -> None:
+    """Train a small network, calibrate it, let it abstain, and write a report.
 
     Args:
-        out: folder for runs, table, pictures and report.
-        seeds: runs of each loss.
-        epochs: length of the training (default: 60).
-        devices: devices that share each batch (default: those of all processes).
+        out: folder of the report.
+        epochs: length of the training.
     """
-    prepare(devices)
     from recipes import quickstart as example
 
-    again = ["quickstart", "--out", out, "--seeds", str(seeds)]
-    again += [] if epochs is None else ["--epochs", str(epochs)]
-    joined = start(devices, example.BATCH_SIZE, again)
-    example.quickstart(out, seeds, joined, epochs)
+    example.quickstart(out, epochs)
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (
