@@ -199,8 +199,7 @@ def figures(
         output: folder of the figures.
         search: a search.csv that `search` has written; may be repeated.
         format: format in addition to PNG; may be repeated.
-        epochs: epochs of the small training that two figures show (default: the
-            quickstart's).
+        epochs: epochs of the small training that two figures show (default: 60).
     """
     from recipes.overview import finished
     from recipes.paper.figures import write_figures

@@ -262,6 +262,16 @@ def test_fits_the_screen(browser, pages, name, width, scheme):
     assert smallest >= 9
 
 
+def test_tables_fit_a_phone(browser, pages):
+    look(browser, pages["one"], 390)  # The classes of the other have endless names.
+    wide = browser.execute_script(
+        """document.querySelectorAll("details").forEach(d => d.open = true);
+        return [...document.querySelectorAll(".scroll")]
+          .filter(e => e.scrollWidth > e.clientWidth).map(e => e.innerText)"""
+    )
+    assert wide == []
+
+
 def test_navigation_stays_in_sight(browser, pages):
     look(browser, pages["one"], 390)
     top, links, headings = browser.execute_script(

@@ -220,7 +220,7 @@ def test_page_of_several_labels_has_a_row_and_a_diagram_for_each(rng, tmp_path):
             [
                 names[c],
                 *(f"{100 * found[c][x]:.1f} %" for x in list(found[c])[:3]),
-                f"{100 * found[c]['positive_ece']:.2f} points",
+                f"{100 * found[c]['positive_ece']:.2f}",
             ]
         )
         assert row in re.sub(" +", " ", section)

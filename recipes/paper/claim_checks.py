@@ -370,7 +370,7 @@ def released_training(runs: Sequence[Run]) -> Finding:
         rows.append([title, *cells])
     return Finding(
         FAILS,
-        "One seed of the quickstart's network on digits, with 20 % of the labels "
+        "One seed of the small network on digits, with 20 % of the labels "
         "wrong: a sketch, no evidence on the paper's networks. w = 1 with ν = 0.1 is "
         "the paper as written.",
         Table(["", *(METRICS[name].heading for name in names)], rows),

@@ -31,7 +31,7 @@ def write_figures(
         searches: CSV files that `python -m recipes search` wrote.
         formats: `"pdf"` or `"svg"`, in addition to PNG.
         epochs: length of the training that two of the figures show. Defaults to that
-            of the quickstart.
+            of the settings of `digits`.
 
     Returns:
         The files, and notes on what is left out or was trained with other settings.

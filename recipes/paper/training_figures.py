@@ -29,11 +29,11 @@ _MOMENTS = (0.1, 0.3, 1.0)
 
 
 def example(folder: Path, epochs: int | None = None) -> Run:
-    """Returns a run of the quickstart's network with cross-entropy, with snapshots.
+    """Returns a run of the small network on digits with cross-entropy, with snapshots.
 
     Args:
         folder: where to make it, unless it is there.
-        epochs: number of epochs. Defaults to the quickstart's.
+        epochs: number of epochs. Defaults to that of the settings.
     """
     epochs = epochs or settings.settings("digits", "cnn", "xe").epochs
     moments = {max(1, round(moment * epochs)) for moment in _MOMENTS}
@@ -47,7 +47,7 @@ def example(folder: Path, epochs: int | None = None) -> Run:
 def _trained(run: Run) -> str:
     return (
         f"cross-entropy on digits with {100 * LABEL_NOISE:g} % of the labels wrong "
-        f"({len(run.history())} epochs, the quickstart's setting, seed 0)"
+        f"({len(run.history())} epochs, the default settings, seed 0)"
     )
 
 

@@ -9,6 +9,7 @@ from keras_selcal.report.html.numbers import (
     count,
     percent,
     round_percent,
+    scaled,
     signed,
     value_of,
 )
@@ -70,7 +71,7 @@ def _recalibration(report: Evaluation) -> str:
     rows = [
         [
             "none",
-            value_of(report["ece"].value, "points"),
+            scaled(report["ece"].value, "points"),
             "–",
             percent(right / samples.n),
         ]
@@ -82,13 +83,13 @@ def _recalibration(report: Evaluation) -> str:
         rows.append(
             [
                 _NAMES[each.name],
-                value_of(each.ece, "points"),
+                scaled(each.ece, "points"),
                 with_interval(change, interval),
                 percent(each.accuracy),
             ]
         )
     level = round_percent(report.confidence_level)
-    head = ["Method", "ECE", "Brier score", "Accuracy"]
+    head = ["Method", "ECE<small>points</small>", "Brier score", "Accuracy"]
     if report.bootstrap:
         head[2] += f"<small>change, {level} interval</small>"
     caption = (

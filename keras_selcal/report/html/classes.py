@@ -7,7 +7,7 @@ import numpy as np
 from keras_selcal.report.evaluation import Evaluation
 from keras_selcal.report.html import pictures
 from keras_selcal.report.html.markup import details, line_style, table
-from keras_selcal.report.html.numbers import count, percent, value_of
+from keras_selcal.report.html.numbers import count, percent, scaled
 from keras_selcal.report.html.subject import Subject
 
 # Rows of a table, with those that the reader opens; classes of a confusion matrix.
@@ -79,11 +79,12 @@ def _table(
         [
             subject.class_name(c),
             *(percent(found[c][name]) for name in columns.values()),
-            value_of(found[c]["positive_ece"], "points"),
+            scaled(found[c]["positive_ece"], "points"),
         ]
         for c in order
     ]
-    head = ["Label" if report.multi_label else "Class", *columns, "ECE"]
+    first = "Label" if report.multi_label else "Class"
+    head = [first, *columns, "ECE<small>points</small>"]
 
     def part(shown: list[list[str]], which: str) -> str:
         caption = f"{which}{count(len(shown))} of {count(len(rows))} {kind}"
