@@ -17,7 +17,8 @@ import keras
 import numpy as np
 
 from recipes import models
-from recipes.data import Batches, Preprocessing, Split
+from recipes.data import Preprocessing, Split
+from recipes.data.pipeline import Batches
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from recipes.paper import claim_checks as checks
 from recipes.paper.claim_checks import Finding
 from recipes.progress import Progress, console
-from recipes.runs import Run, RunError
+from recipes.request import RunError
+from recipes.runs import Run
 
 PAGE = Path(__file__).with_name("CLAIMS.md")
 

@@ -1,17 +1,15 @@
 """The commands of `python -m recipes`: `cli` makes options of their parameters.
 
-Keras takes seconds to import: only the commands that need it import it.
+Keras takes seconds to import, and NumPy a fraction of one: commands import what they
+need, so that `--help` is quick.
 """
 
 import os
 from collections.abc import Callable
 from typing import Any, Literal
 
-from recipes.devices import prepare, start
-from recipes.launch import Pool
 from recipes.loss_commands import compare, study
-from recipes.request import Positive, Request, names_in
-from recipes.runs import Run, RunError, runs_in
+from recipes.request import Pool, Positive, Request, RunError, names_in
 
 FitOn = Literal["val", "train"]
 
@@ -33,10 +31,13 @@ def train(
         out: folder of the run (default: in runs/, named after the task).
         devices: devices that share each batch (default: those of all processes).
     """
+    from recipes.devices import prepare, start
+
     prepare(devices)
     from recipes import training
     from recipes.overview import print_tables
     from recipes.progress import Progress, console
+    from recipes.runs import Run
     from recipes.tasks import run_name, task_of
 
     task = task_of(request)
@@ -45,9 +46,13 @@ def train(
     joined = start(devices, task.settings.batch_size, again)
     output = console(quiet=joined.rank > 0)
     run = Run(out or os.path.join("runs", run_name(task)))
-    epochs = [int(epoch) for epoch in (request.snapshots or "").split(",") if epoch]
+    epochs = names_in("snapshots", request.snapshots)
+    if not all(map(str.isdecimal, epochs)):
+        raise RunError(f"`snapshots` must be epochs. Received: {request.snapshots!r}")
     with Progress(output) as progress:
-        training.train(run, task, progress, request.checkpoint_every, joined, epochs)
+        training.train(
+            run, task, progress, request.checkpoint_every, joined, [*map(int, epochs)]
+        )
     if joined.rank == 0:
         print_tables([run], output)
 
@@ -123,6 +128,7 @@ def evaluate(
     """
     from recipes.overview import print_tables, usable
     from recipes.progress import console
+    from recipes.runs import runs_in
 
     runs, notes = usable(runs_in(run))
     if not runs:
@@ -240,16 +246,19 @@ def reproduce(
     Args:
         table: table to write (default: all).
         dataset: data sets, separated by commas (default: the paper's).
-        model: models, separated by commas (default: the paper's).
+        model: models, separated by commas (default: the paper's). What has no partner
+            in the paper is combined with all, and labelled.
         losses: losses, separated by commas; `released` for those of the public code
             (default: all, the paper's seven).
         seeds: runs of each cell.
         scale: share of the training images and of the epochs; below 1, small networks
             stand in for the paper's.
         data_dir: folder that holds the data sets.
-        pretrained: weights of vit_small or swin_tiny, MODEL=FILE; may be repeated.
+        pretrained: weights of a model to start from, MODEL=FILE; may be repeated. The
+            paper fine-tunes vit_small and swin_tiny.
         from_scratch: start transformers without weights from random ones.
-        estimate: print the estimate of the hours only.
+        estimate: print the estimate of the hours only; needs no weights, and no data
+            if --data-dir is not given.
         out: folder for runs and tables (default: runs/reproduce).
         fit_on: split for temperatures and Meta-Cal; the released code has train.
         pool: where the runs are trained.
@@ -261,9 +270,9 @@ def reproduce(
         raise RunError(f"`pretrained` must be MODEL=FILE. Received: {unnamed[0]!r}")
 
     wanted = matrix.Matrix(
-        datasets=names_in(dataset),
-        models=names_in(model),
-        losses=names_in(losses),
+        datasets=names_in("dataset", dataset),
+        models=names_in("model", model),
+        losses=names_in("losses", losses),
         seeds=seeds,
         scale=scale,
         data_dir=data_dir,
@@ -299,6 +308,7 @@ def claims(
         out: folder for pictures and a network.
     """
     from recipes.claims import check_claims
+    from recipes.runs import runs_in
 
     check_claims(name, out, runs=runs_in(run), page=page)
 
@@ -317,6 +327,7 @@ def show(run: str, /) -> None:
         run: folder of a run.
     """
     from recipes.overview import print_run
+    from recipes.runs import Run
 
     print_run(Run(run))
 

@@ -30,7 +30,8 @@ from recipes.contest import (
     paired,
 )
 from recipes.data import own
-from recipes.runs import RunError, digest
+from recipes.request import RunError
+from recipes.runs import digest
 from recipes.study_page import PRIMARY, titled
 from recipes.tables import Table
 from recipes.training import split_digest

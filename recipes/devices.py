@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recipes.runs import RunError
+from recipes.request import RunError
 
 if TYPE_CHECKING:
-    from recipes.data import Batches
+    from recipes.data.pipeline import Batches
 
 _HOST_DEVICES = "--xla_force_host_platform_device_count"
 

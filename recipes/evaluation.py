@@ -5,8 +5,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from keras_selcal import functional
-from keras_selcal.metric_table import MetricRow, metric_row
 from recipes.runs import Run
 
 
@@ -49,7 +47,10 @@ class PaperMetric:
         return self.scale * self._row.compute(labels, logits, **options)
 
     @property
-    def _row(self) -> MetricRow:
+    def _row(self) -> Any:
+        from keras_selcal import functional  # imports Keras
+        from keras_selcal.metric_table import metric_row
+
         if self.name != "adaptive_cwece":
             return metric_row(self.name)
         function = partial(functional.cwece, binning="adaptive")

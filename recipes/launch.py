@@ -16,16 +16,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from recipes import keeper
-from recipes.request import Positive
-from recipes.runs import Run, RunError
-
-Engine = Literal["local", "ray"]
-ENGINES = get_args(Engine)
+from recipes.request import RunError
+from recipes.runs import Run
 
 # Where torch, BLAS, TensorFlow and JAX read how many threads to use.
 THREADS = (
@@ -34,20 +30,6 @@ THREADS = (
 )
 
 _TAIL = 12  # last lines of a log that are shown after a failure
-
-
-@dataclass(frozen=True)
-class Pool:
-    """Where runs are trained.
-
-    Args:
-        jobs: runs at a time; they share the processors (default: 1, or with ray the
-            number of CPUs of the cluster).
-        engine: processes on this machine, or a Ray cluster.
-    """
-
-    jobs: Positive | None = None
-    engine: Engine = "local"
 
 
 class Job(NamedTuple):

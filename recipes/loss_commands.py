@@ -42,7 +42,7 @@ def study(
         return
     plan = runs.Study(runs.Folders(data_dir, cifar10, adult, out))
     names: Any = {"beds": bed, "protocols": protocol, "losses": losses}
-    names = {name: names_in(text) for name, text in names.items()}
+    names = {name: names_in(name, text) for name, text in names.items()}
     for row in plan.run(seeds=seeds, **names):
         print(*(row[name] for name in ("bed", "loss", "trial", "seed")), flush=True)
     for missing, reason in plan.missing.items():
@@ -87,7 +87,7 @@ def compare(
     comparison.compare(
         dataset,
         model=model,
-        losses=names_in(losses),
+        losses=names_in("losses", losses),
         seeds=seeds,
         epochs=epochs,
         data_dir=data_dir,

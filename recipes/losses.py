@@ -6,44 +6,47 @@ Three of them exist a second time, as the paper's public code computes them: see
 
 import functools
 import inspect
+import pkgutil
 import typing
 from typing import Any, NamedTuple
 
-import keras
-
-from keras_selcal import (
-    AULoss,
-    AURCLoss,
-    DualFocalLoss,
-    FocalLoss,
-    InverseFocalLoss,
-    KDECrossentropy,
-)
 from keras_selcal._core.validation import check_choice
-from recipes.paper import released
 
 
 class _LossColumn(NamedTuple):
     """A loss: its title, its class, its fixed arguments and its other arguments."""
 
     title: str
-    loss: Any
+    place: str
     fixed: tuple[tuple[str, Any], ...] = ()
     open: tuple[str, ...] = ()
 
+    @property
+    def loss(self) -> Any:
+        """The class, imported when it is needed, as Keras takes seconds."""
+        return pkgutil.resolve_name(self.place)
+
 
 _COLUMNS = {
-    "xe": _LossColumn("XE", keras.losses.SparseCategoricalCrossentropy),
-    "fl53": _LossColumn("FL-53", FocalLoss, (("gamma", "53"),)),
-    "inv_focal": _LossColumn("Inv. FL", InverseFocalLoss, open=("gamma",)),
-    "dual_focal": _LossColumn("Dual", DualFocalLoss, open=("gamma", "variant")),
-    "kde_xe": _LossColumn(
-        "KDE-XE", KDECrossentropy, open=("kde_weight", "kind", "bandwidth", "order")
+    "xe": _LossColumn("XE", "keras.losses:SparseCategoricalCrossentropy"),
+    "fl53": _LossColumn("FL-53", "keras_selcal:FocalLoss", (("gamma", "53"),)),
+    "inv_focal": _LossColumn(
+        "Inv. FL", "keras_selcal:InverseFocalLoss", open=("gamma",)
     ),
-    "aurc": _LossColumn("AURC", AURCLoss, open=("csf", "estimator", "base_loss")),
+    "dual_focal": _LossColumn(
+        "Dual", "keras_selcal:DualFocalLoss", open=("gamma", "variant")
+    ),
+    "kde_xe": _LossColumn(
+        "KDE-XE",
+        "keras_selcal:KDECrossentropy",
+        open=("kde_weight", "kind", "bandwidth", "order"),
+    ),
+    "aurc": _LossColumn(
+        "AURC", "keras_selcal:AURCLoss", open=("csf", "estimator", "base_loss")
+    ),
     "au": _LossColumn(
         "AU",
-        AULoss,
+        "keras_selcal:AULoss",
         open=(
             "csf",
             "coverage",
@@ -60,17 +63,17 @@ _COLUMNS = {
 NAMES = tuple(_COLUMNS)
 TITLES = {name: column.title for name, column in _COLUMNS.items()}
 
-_SUFFIX = "_released"
+_SUFFIX, _PLACE = "_released", "recipes.paper.released"
 _COLUMNS |= {
     f"kde_xe{_SUFFIX}": _LossColumn(
-        "KDE-XE, released", released.ReleasedKDECrossentropy, open=("kde_weight",)
+        "KDE-XE, released", f"{_PLACE}:ReleasedKDECrossentropy", open=("kde_weight",)
     ),
     f"aurc{_SUFFIX}": _LossColumn(
-        "AURC, released", released.ReleasedAURCLoss, open=("strength",)
+        "AURC, released", f"{_PLACE}:ReleasedAURCLoss", open=("strength",)
     ),
     f"au{_SUFFIX}": _LossColumn(
         "AU, released",
-        released.ReleasedAULoss,
+        f"{_PLACE}:ReleasedAULoss",
         open=("csf", "coverage", "smoothing"),
     ),
 }
@@ -112,7 +115,7 @@ def argument_types() -> dict[str, Any]:
     return types
 
 
-def build(name: str, arguments: dict[str, Any] | None = None) -> keras.losses.Loss:
+def build(name: str, arguments: dict[str, Any] | None = None) -> Any:
     """Returns a loss on logits.
 
     Args:
@@ -124,4 +127,5 @@ def build(name: str, arguments: dict[str, Any] | None = None) -> keras.losses.Lo
     0.88
     """
     column = _COLUMNS[check_name(name)]
-    return column.loss(**dict(column.fixed), **(arguments or {}), from_logits=True)
+    options = {**dict(column.fixed), **(arguments or {}), "from_logits": True}
+    return column.loss(**options)

@@ -6,7 +6,8 @@ from typing import Any
 
 from recipes import data, losses, settings
 from recipes.progress import console
-from recipes.runs import CONFIG, Run, RunError, flat, runs_in
+from recipes.request import RunError
+from recipes.runs import CONFIG, Run, flat, runs_in
 from recipes.tables import Table, comparisons, setting_of
 
 
@@ -75,7 +76,9 @@ def print_names() -> None:
     output.print(
         "The models of the first line are the paper's and small ones, for images of "
         "32 × 32; those of KerasCV and KerasHub are for larger photographs, and take "
-        "ImageNet weights by --preset. KerasCV is no longer developed.",
+        "ImageNet weights by --preset. KerasCV is no longer developed. ν is the "
+        "paper's; with --set loss.weight_gradient above 0, functional.paper_smoothing "
+        "converts that of msp.",
         soft_wrap=True,
     )
 

@@ -16,6 +16,19 @@ def console(**options: Any) -> Any:
     return Console(highlight=False, markup=False, **options)
 
 
+def duration(seconds: float) -> str:
+    """Returns a duration in the units of which there are few.
+
+    Example:
+    >>> [duration(seconds) for seconds in (0.4, 5400, 181_440_000)]
+    ['0.4 s', '1.5 hours', '50,400 hours (2,100 days)']
+    """
+    for unit, size, most in (("s", 1, 60), ("minutes", 60, 60), ("hours", 3600, 48)):
+        if (count := seconds / size) < most:
+            return f"{count:.2g} {unit}"
+    return f"{count:,.0f} hours ({count / 24:,.{1 if count < 2400 else 0}f} days)"
+
+
 class Progress:
     """Shows the progress of runs.
 

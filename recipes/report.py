@@ -7,7 +7,8 @@ from typing import Any
 
 from keras_selcal import CalibrationReport
 from recipes import data
-from recipes.runs import RunError, runs_in
+from recipes.request import RunError
+from recipes.runs import runs_in
 from recipes.training import split_digest
 
 

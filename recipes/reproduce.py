@@ -4,31 +4,33 @@ All tables are made from the same runs: 10 pairs of a data set and a model, 7 lo
 3 seeds.
 """
 
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
-from recipes import losses, models, settings
+from keras_selcal._core.validation import check_choice
+from recipes import data, losses, models, settings, tasks
 from recipes.launch import Ended, Job, run_all, training_job
 from recipes.optimizers import TorchSGD
 from recipes.paper import published
 from recipes.paper.table_files import write_tables
 from recipes.paper.tables import TABLES
-from recipes.progress import Progress, console
-from recipes.request import Request
-from recipes.runs import Run, RunError
+from recipes.progress import Progress, console, duration
+from recipes.request import Request, RunError
+from recipes.runs import Run
 from recipes.tables import Table
 from recipes.tasks import run_name, task_of
-from recipes.training import train
+from recipes.training import load_data, train
 
-# Training images without those held out, and the size of the images.
-_SIZES = {
+# Training images without those held out, and the shape of the images.
+_SIZES: dict[str, tuple[int, tuple[int, ...]]] = {
     **dict.fromkeys(("cifar10", "cifar100"), (45_000, (32, 32, 3))),
     "tiny-imagenet": (95_000, (64, 64, 3)),
     "digits": (640, (8, 8, 1)),
@@ -51,7 +53,7 @@ class Matrix:
             small networks stand in for the paper's, transformers start from random
             weights, and the runs are trained in this process, if `jobs` is None.
         data_dir: folder of the data sets.
-        pretrained: file of weights by model, for transformers.
+        pretrained: file of weights by model.
         from_scratch: whether transformers may start from random weights.
     """
 
@@ -61,11 +63,14 @@ class Matrix:
     seeds: int = 3
     scale: float = 1.0
     data_dir: str | None = None
-    pretrained: Mapping[str, str] | None = None
+    pretrained: Mapping[str, str] = field(default_factory=dict)
     from_scratch: bool = False
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Returns the data sets and models.
+        """Returns the data sets and models: those of the paper among the names.
+
+        A name that has no partner of the paper among the others is combined with all
+        of them. Such a pair is not in the paper.
 
         Example:
         >>> Matrix(datasets=("tiny-imagenet",)).pairs()
@@ -73,50 +78,92 @@ class Matrix:
         """
         paper = published.pairs()
         datasets = self.datasets or tuple(dict.fromkeys(d for d, _ in paper))
-        return [
-            (dataset, model)
-            for dataset in datasets
-            for model in self.models or [m for d, m in paper if d == dataset]
-            if (dataset, model) in paper or (self.datasets and self.models)
-        ]
+        models = self.models or tuple(dict.fromkeys(m for _, m in paper))
+        found = [(d, m) for d in datasets for m in models if (d, m) in paper]
+        used = {name for pair in found for name in pair}
+        alone = {*self.datasets, *self.models} - used
+        if alone and not (self.datasets and self.models):
+            other = "--model" if self.datasets else "--dataset"
+            listed = ", ".join(f"{d} with {m}" for d, m in paper)
+            raise RunError(
+                f"the paper does not have {min(alone)}: it has {listed}. Name what to "
+                f"combine it with by {other}."
+            )
+        every = [(d, m) for d in datasets for m in models]
+        return [pair for pair in every if pair in found or alone & {*pair}]
+
+    def columns(self) -> tuple[str, ...]:
+        """Returns the names of the losses."""
+        groups = {"all": losses.NAMES, "released": losses.RELEASED}
+        named = [groups.get(name, (name,)) for name in self.losses or ("all",)]
+        return tuple(dict.fromkeys(name for names in named for name in names))
 
     def requests(self) -> list[Request]:
         """Returns the runs, one seed of the whole matrix after the other."""
-        if not 0 < self.scale <= 1:
-            raise RunError(f"`scale` must be in (0, 1]. Received: scale={self.scale:g}")
-        names: list[str] = []
-        for name in self.losses or ("all",):
-            groups = {"all": losses.NAMES, "released": losses.RELEASED}
-            names += groups.get(name, (name,))
-        found = [
+        try:
+            for dataset in self.datasets:
+                settings.family_of(dataset)
+            for model in self.models:
+                check_choice("model", model, settings.MODELS)
+            for loss in self.columns():
+                losses.check_name(loss)
+        except ValueError as error:
+            raise RunError(str(error)) from error
+        pairs = self.pairs()
+        self._check_weights({model for _, model in pairs})
+        self._check_scale(pairs)
+        return [
             self._request(dataset, model, loss, seed)
             for seed in range(self.seeds)
-            for dataset, model in self.pairs()
-            for loss in dict.fromkeys(names)
+            for dataset, model in pairs
+            for loss in self.columns()
         ]
-        if not found:
-            listed = ", ".join(f"{d} with {m}" for d, m in published.pairs())
-            raise RunError(f"the paper has none of these pairs. It has {listed}.")
-        return found
+
+    def _check_weights(self, selected: set[str]) -> None:
+        if others := [name for name in self.pretrained if name not in selected]:
+            raise RunError(
+                f"`pretrained` has weights of {others[0]}, which is not among the "
+                f"models to train: {', '.join(sorted(selected))}."
+            )
+        if self.scale == 1 and not self.from_scratch:
+            for model in sorted(selected & {*settings.TRANSFORMERS}):
+                if model not in self.pretrained:
+                    raise RunError(tasks.fine_tuned(model, f"{model}=FILE"))
+
+    def _check_scale(self, pairs: Sequence[tuple[str, str]]) -> None:
+        if not 0 < self.scale <= 1:
+            raise RunError(f"`scale` must be in (0, 1]. Received: scale={self.scale:g}")
+        if self.scale == 1:
+            return
+        if self.pretrained:
+            raise RunError("`scale` trains stand-ins, without `pretrained`.")
+        least = 0.0
+        for dataset, model in pairs:
+            if dataset not in _SIZES:
+                raise RunError(f"`scale` is for {', '.join(_SIZES)}, not {dataset}.")
+            # An epoch, and two images of each class, up to rounding.
+            epochs = settings.settings(dataset, model, "xe").epochs
+            images = (2 * settings.CLASSES[dataset] - 0.5) / _SIZES[dataset][0]
+            least = max(least, 0.5 / epochs, images)
+        if self.scale < least:
+            digits = 1 - math.floor(math.log10(least))
+            shown = math.ceil(least * 10**digits - 1e-9) / 10**digits
+            raise RunError(
+                f"`scale` must be at least {shown:g}, for an epoch and two images of "
+                f"each class. Received: scale={self.scale:g}"
+            )
 
     def _request(self, dataset: str, model: str, loss: str, seed: int) -> Request:
         transformer = model in settings.TRANSFORMERS
-        weights = (self.pretrained or {}).get(model)
+        weights = self.pretrained.get(model)
         small: dict[str, Any] = {}
         if self.scale < 1:
-            if dataset not in _SIZES:
-                raise RunError(f"`scale` is for {', '.join(_SIZES)}, not {dataset}.")
-            try:
-                epochs = settings.settings(dataset, model, loss).epochs
-            except ValueError as error:
-                raise RunError(str(error)) from error
-            if self.pretrained:
-                raise RunError("`scale` trains stand-ins, without `pretrained`.")
+            epochs = settings.settings(dataset, model, loss).epochs
             if model in models.STAND_INS:
                 small["stand_in"] = True
                 small["set"] = (f"image_size={28 if transformer else 16}",)
-            images = round(self.scale * _SIZES[dataset][0])
             small["epochs"] = max(1, round(self.scale * epochs))
+            images = round(self.scale * _SIZES[dataset][0])
             small["subset"] = max(2 * settings.CLASSES[dataset], images)
         return Request(
             dataset,
@@ -124,10 +171,8 @@ class Matrix:
             loss,
             seed=seed,
             data_dir=None if dataset == "digits" else self.data_dir,
-            pretrained=weights if transformer else None,
-            from_scratch=transformer
-            and weights is None
-            and (self.from_scratch or self.scale < 1),
+            pretrained=weights,
+            from_scratch=transformer and weights is None,
             **small,
         )
 
@@ -150,13 +195,18 @@ def reproduce(
         table: the table to write, `"1"`, `"2"` or `"A"`; None for all.
         fit_on: the split on which calibrators are fitted.
         jobs: the number of runs at a time.
-        engine: one of `recipes.launch.ENGINES`.
+        engine: one of `recipes.request.ENGINES`.
         estimate_only: whether to stop after the estimate of the hours.
     """
     output, folder = console(), Path(out)
+    if estimate_only:  # needs no weights
+        matrix = replace(matrix, from_scratch=True)
     runs = [(one, Run(folder / run_name(task_of(one)))) for one in matrix.requests()]
     missing = [(one, run) for one, run in runs if not run.finished]
     output.print(f"{len(runs)} runs, {len(runs) - len(missing)} finished already")
+    outside = [" with ".join(p) for p in matrix.pairs() if p not in published.pairs()]
+    if outside:
+        output.print(f"Not in the paper: {', '.join(outside)}.", soft_wrap=True)
     if matrix.scale < 1:
         output.print(
             f"Scale {matrix.scale:g}: a subset of the images, few epochs and small "
@@ -164,8 +214,10 @@ def reproduce(
             "paper's.",
             soft_wrap=True,
         )
+    loaded: dict[str, data.Dataset] = {}
     if missing:
-        text = estimate([one for one, _ in missing], jobs or 1)
+        sizes = _check([one for one, _ in missing], loaded, estimate_only)
+        text = estimate([one for one, _ in missing], sizes, jobs or 1)
         output.print(text.rich(bold=output.is_terminal))
     if estimate_only:
         return
@@ -174,14 +226,21 @@ def reproduce(
         # Starting a process would take longer than the training.
         with Progress(output, len(missing)) as progress:
             for one, run in missing:
-                train(run, task_of(one), progress)
+                train(run, task_of(one), progress, dataset=loaded[one.dataset])
     else:
+        loaded.clear()
         todo = [training_job(run, one.arguments()) for one, run in missing]
         ended = _train(todo, output, engine, jobs)
     done = [run for _, run in runs if run.finished]
     if done:
-        shown = [one for one in TABLES if table in (None, one.number)]
-        files, notes = write_tables(done, folder, fit_on, shown)
+        files, notes = write_tables(
+            done,
+            folder,
+            fit_on,
+            [one for one in TABLES if table in (None, one.number)],
+            pairs=matrix.pairs(),
+            columns=matrix.columns(),
+        )
         output.print("\n".join([*notes, ", ".join(map(str, files))]), soft_wrap=True)
     if failed := sum(one.error is not None for one in ended):
         raise RunError(f"{failed} runs failed; the same command tries them again.")
@@ -193,42 +252,82 @@ def _train(
     with Progress(output, len(jobs)) as progress:
 
         def report(one: Ended) -> None:
-            note = one.failure() if one.error else f"{one.seconds:.0f} s"
+            note = one.failure() if one.error else duration(one.seconds)
             progress.end(one.job.run.name, note)
 
         return run_all(jobs, engine, at_once=at_once, report=report)
 
 
-def estimate(requests: Sequence[Request], jobs: int) -> Table:
+Pair = tuple[str, str]
+
+
+def _check(
+    requests: Sequence[Request], loaded: dict[str, data.Dataset], estimate_only: bool
+) -> dict[Pair, tuple[int, tuple[int, ...]]]:
+    """Checks data and weights, and returns how many images there are of which shape.
+
+    Args:
+        requests: the runs.
+        loaded: receives the data sets.
+        estimate_only: whether published sizes do where no data is named.
+    """
+    sizes: dict[Pair, tuple[int, tuple[int, ...]]] = {}
+    for (name, model), one in {
+        (one.dataset, one.model): one for one in requests
+    }.items():
+        task = task_of(one)
+        classes, side = (
+            settings.CLASSES[name.partition(":")[0]],
+            task.settings.image_size,
+        )
+        try:
+            if estimate_only and one.data_dir is None and name in _SIZES:
+                images, shape = _SIZES[name]
+                images = task.subset or images
+                shape = shape if side is None else (side, side, 3)
+            else:
+                if name not in loaded:
+                    loaded[name] = data.load(name, one.data_dir)
+                dataset = load_data(task, loaded[name])
+                images, shape = len(dataset.train), dataset.input_shape
+                classes = dataset.num_classes
+            if task.pretrained is not None:
+                network = models.build(model, classes, shape)
+                models.load_pretrained(network, task.pretrained)
+        except (ValueError, OSError) as error:
+            raise RunError(str(error)) from error
+        sizes[name, model] = images, shape
+    return sizes
+
+
+def estimate(
+    requests: Sequence[Request],
+    sizes: Mapping[Pair, tuple[int, tuple[int, ...]]],
+    jobs: int,
+) -> Table:
     """Returns the hours that runs take here, from a timed step of each model.
 
     Args:
         requests: the runs.
+        sizes: number and shape of the images, by data set and model.
         jobs: the number of runs at a time.
     """
-    pairs: dict[tuple[str, str], list[Request]] = {}
-    for one in requests:
-        pairs.setdefault((one.dataset, one.model), []).append(one)
     rows, total = [], 0.0
-    for (dataset, model), members in pairs.items():
+    for (dataset, model), (images, shape) in sizes.items():
+        members = [
+            one for one in requests if (one.dataset, one.model) == (dataset, model)
+        ]
         task = task_of(members[0])
-        size, shape = _SIZES.get(dataset, (None, None))
-        images = task.subset or size
-        if images is None:
-            rows.append([dataset, model, str(len(members)), "", "unknown"])
-            continue
-        if task.settings.image_size is not None:
-            shape = (task.settings.image_size,) * 2 + (3,)
         options = {"stand_in": True} if task.stand_in else {}
         seconds = seconds_per_image(model, shape, task.settings.batch_size, **options)
-        hours = len(members) * task.settings.epochs * images * seconds / 3600
-        total += hours
-        speed = f"{1 / seconds:.0f}"
-        rows.append([dataset, model, str(len(members)), speed, f"{hours:.3g}"])
-    rows.append(["all", "", str(len(requests)), "", f"{total / jobs:.3g}"])
+        whole = len(members) * task.settings.epochs * images * seconds
+        total += whole
+        count, speed = str(len(members)), f"{1 / seconds:.0f}"
+        rows.append([dataset, model, count, speed, duration(whole)])
+    rows.append(["all", "", str(len(requests)), "", duration(total / jobs)])
     together = f", divided by {jobs} for the runs at a time" if jobs > 1 else ""
     return Table(
-        ["data set", "model", "runs", "images/s", "hours"],
+        ["data set", "model", "runs", "images/s", "time"],
         rows,
         "Estimate",
         "Timed with cross-entropy on random images, without validation" + together,

@@ -2,21 +2,48 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 # Integers of at least 0 or 1, as the command line reads them.
 Count = Annotated[int, 0]
 Positive = Annotated[int, 1]
 
 
-def names_in(text: str | None) -> tuple[str, ...]:
-    """Returns names that are separated by commas.
+Engine = Literal["local", "ray"]
+ENGINES = get_args(Engine)
+
+
+class RunError(Exception):
+    """An error the user can fix; it is shown in one line, without a traceback."""
+
+
+def names_in(option: str, text: str | None) -> tuple[str, ...]:
+    """Returns the names in an option, which are separated by commas.
 
     Example:
-    >>> names_in("xe,au")
+    >>> names_in("losses", "xe, au")
     ('xe', 'au')
     """
-    return tuple(part for part in (text or "").split(",") if part)
+    names = () if text is None else tuple(part.strip() for part in text.split(","))
+    if not all(names):
+        raise RunError(
+            f"`{option}` must be names separated by commas. Received: {text!r}"
+        )
+    return names
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Where runs are trained.
+
+    Args:
+        jobs: runs at a time; they share the processors (default: 1, or with ray the
+            number of CPUs of the cluster).
+        engine: processes on this machine, or a Ray cluster.
+    """
+
+    jobs: Positive | None = None
+    engine: Engine = "local"
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from recipes.request import RunError
+
 CONFIG, HISTORY, ENVIRONMENT = "config.json", "history.csv", "environment.json"
 MODEL, SPLITS = "model.keras", ("val", "test")
 
@@ -38,10 +40,6 @@ _BROKEN = (
     *(ValueError, LookupError, TypeError, AttributeError, EOFError),
     *(csv.Error, zipfile.BadZipFile),
 )
-
-
-class RunError(Exception):
-    """An error the user can fix; it is shown in one line, without a traceback."""
 
 
 class Predictions(NamedTuple):

@@ -20,8 +20,8 @@ from typing import Any
 from recipes import losses
 from recipes.launch import Ended, run_all, training_job
 from recipes.progress import Progress, console
-from recipes.request import Request
-from recipes.runs import Run, RunError
+from recipes.request import Request, RunError
+from recipes.runs import Run
 from recipes.search_plots import draw_search
 from recipes.search_results import FILES, Search, Trial, named, text
 from recipes.settings import CSFS, KDE_REGULARIZATION, TUNED, Settings, smoothing_of
@@ -94,7 +94,7 @@ def run_search(
         seeds: the number of runs of each setting.
         by: the criterion, one of `recipes.search_results.CRITERIA`.
         out: the folder; None for one in `runs`.
-        engine: one of `recipes.launch.ENGINES`.
+        engine: one of `recipes.request.ENGINES`.
         jobs: the number of runs at a time.
         gpus: GPUs of each run on Ray.
     """

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from keras_selcal._core.validation import check_choice, check_count, refuse
-from keras_selcal.functional import paper_smoothing
 from recipes import losses, models
 from recipes.data.base import AUGMENTATIONS
 
@@ -208,28 +207,25 @@ def settings(
     >>> settings("cifar100", "resnet50", "dual_focal").loss
     {'gamma': 5.0, 'variant': 'released'}
     """
-    family = _family(dataset)
+    family = family_of(dataset)
     check_choice("model", model, MODELS)
     losses.check_name(loss)
     if csf is not None:
         check_choice("csf", csf, CSFS)
     share = float(_parse("weight_gradient", str(weight_gradient), float))
-    named = ALIASES.get(model, model)
-    tuned = TUNED.get((family, named), DEFAULT)
+    tuned = TUNED.get((family, ALIASES.get(model, model)), DEFAULT)
     source = _source(family, model, loss)
     if from_scratch and model in TRANSFORMERS:
         source += "; from scratch, where the paper fine-tunes pretrained weights"
     return dataclasses.replace(
         _training(family, model),
-        loss={
-            **losses.defaults(loss),
-            **_arguments(family, tuned, loss, csf, share),
-        },
+        loss={**losses.defaults(loss), **_arguments(family, tuned, loss, csf, share)},
         source=source,
     )
 
 
-def _family(dataset: str) -> str:
+def family_of(dataset: str) -> str:
+    """Returns the name of a data set, or `"folder"`; refuses others."""
     name, _, path = dataset.partition(":")
     if name not in TRAINING or (name == "folder") != bool(path):
         listed = ", ".join(n for n in TRAINING if n != "folder")
@@ -286,6 +282,8 @@ def smoothing_of(
     """
     if not weight_gradient or csf != "msp":
         return smoothing
+    from keras_selcal.functional import paper_smoothing  # imports Keras
+
     return paper_smoothing(smoothing, CLASSES[dataset.partition(":")[0]])
 
 
@@ -395,6 +393,5 @@ def _row(family: str, model: str) -> dict[str, str]:
         "λ KDE-XE": f"{KDE_REGULARIZATION[family]:g}",
         "κ AU": f"{tuned.coverage:g}",
         "ν AU": f"{tuned.smoothing:g}",
-        "ν AU, w > 0": f"{smoothing_of(family, tuned.smoothing, tuned.csf, 1.0):.2g}",
         "CSF": tuned.csf,
     }

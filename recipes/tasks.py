@@ -14,8 +14,7 @@ import keras_selcal
 from keras_selcal._core.validation import check_choice
 from recipes import models, settings
 from recipes.data.digits import LABEL_NOISE
-from recipes.request import Request
-from recipes.runs import RunError
+from recipes.request import Request, RunError
 from recipes.settings import Settings
 
 _BACKENDS = {"tensorflow": ("tensorflow", "tensorflow-cpu"), "torch": ("torch",)}
@@ -168,10 +167,15 @@ def _check_start(request: Request) -> None:
         raise RunError(f"`preset` is for keras_cv_* and keras_hub_*: {request.model}.")
     start = request.from_scratch or request.pretrained is not None
     if request.model in settings.TRANSFORMERS and not start:
-        raise RunError(
-            f"the paper fine-tunes {request.model}: pass its pretrained weights by "
-            "--pretrained FILE, or --from-scratch to start from random weights."
-        )
+        raise RunError(fine_tuned(request.model, "FILE"))
+
+
+def fine_tuned(model: str, form: str) -> str:
+    """Returns why a transformer cannot start; `form` is the value of --pretrained."""
+    return (
+        f"the paper fine-tunes {model}: pass its pretrained weights by --pretrained "
+        f"{form}, or --from-scratch to start from random weights."
+    )
 
 
 def versions() -> dict[str, str]:

@@ -17,11 +17,13 @@ import numpy as np
 import keras_selcal
 from keras_selcal._core.validation import refuse
 from recipes import data, losses, models
+from recipes.data.pipeline import Batches
 from recipes.devices import ONE, Devices, Processes
 from recipes.optimizers import DistributedSGD, TorchSGD
 from recipes.paper.released import ReleasedScores
 from recipes.progress import Progress
-from recipes.runs import Checkpoint, Predictions, Run, RunError
+from recipes.request import RunError
+from recipes.runs import Checkpoint, Predictions, Run
 from recipes.settings import Settings
 from recipes.tasks import Task
 
@@ -36,6 +38,7 @@ def train(
     checkpoint_every: int = 1,
     devices: Devices = ONE,
     snapshots: Sequence[int] = (),
+    dataset: data.Dataset | None = None,
 ) -> None:
     """Trains a run and saves its logits; a finished run stays as it is.
 
@@ -46,6 +49,7 @@ def train(
         checkpoint_every: number of epochs from one checkpoint to the next.
         devices: the devices that share each batch.
         snapshots: epochs after which the logits of training images are kept.
+        dataset: what `data.load` returned for the task, where runs share it.
     """
     # Layers of an earlier run in this process would change the names of these.
     keras.utils.clear_session(free_memory=False)
@@ -59,7 +63,7 @@ def train(
             progress.end(run.name, "was finished already")
             return
         try:
-            dataset = load_data(task)
+            dataset = load_data(task, dataset)
             config["data"] = _digests(dataset)
             with devices.scope():
                 training = _Training(run, task, dataset, config, devices, snapshots)
@@ -72,14 +76,16 @@ def train(
             progress.end(run.name, training.summary())
 
 
-def load_data(task: Task) -> data.Dataset:
+def load_data(task: Task, dataset: data.Dataset | None = None) -> data.Dataset:
     """Returns the data set of a task, or the requested subset of it."""
     options: dict[str, Any] = {}
     if task.label_noise is not None:
         options["label_noise"] = task.label_noise
-    dataset = data.load(
-        task.dataset, task.data_dir, image_size=task.settings.image_size, **options
-    )
+    size = task.settings.image_size
+    if dataset is None:
+        dataset = data.load(task.dataset, task.data_dir, image_size=size, **options)
+    elif size is not None:
+        dataset = dataset.resized(size)
     names = ("augmentation", "mean", "std")
     chosen = {name: getattr(task.settings, name) for name in names}
     chosen = {name: value for name, value in chosen.items() if value is not None}
@@ -161,7 +167,7 @@ class _Training:
         self.snapshots = snapshots
         self.settings, self.dataset = task.settings, dataset
         self.model = self._build(devices)
-        self.batches = data.Batches(
+        self.batches = Batches(
             dataset.train,
             dataset.preprocessing,
             self.settings.batch_size,
@@ -239,9 +245,9 @@ class _Training:
         points = [(rise[0], 0.0), (rise[1], share)]
         return [keras_selcal.LossSchedule(weight_gradient=points)]
 
-    def _batches(self, split: data.Split) -> data.Batches:
+    def _batches(self, split: data.Split) -> Batches:
         preprocessing, size = self.dataset.preprocessing, self.settings.batch_size
-        return data.Batches(split, preprocessing, size)
+        return Batches(split, preprocessing, size)
 
     def end_epoch(self, row: dict[str, float], save: bool) -> None:
         """Adds an epoch to the state, and writes the state to the disk."""

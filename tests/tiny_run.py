@@ -14,7 +14,8 @@ import keras
 import numpy as np
 from finished import finish
 
-from recipes import data, models, runs, settings, tasks, training
+from recipes import models, runs, settings, tasks, training
+from recipes.data.pipeline import Batches
 from recipes.progress import Progress, console
 
 ARGUMENTS = ("--dataset", "digits", "--model", "cnn", "--loss", "au", "--subset", "64")
@@ -73,14 +74,14 @@ def _die():
 
 
 def die_in_epoch():
-    get = data.Batches.__getitem__
+    get = Batches.__getitem__
 
     def dying(self, index):
         if self.training and self.epoch == 1 and index == 1:
             _die()
         return get(self, index)
 
-    data.Batches.__getitem__ = dying
+    Batches.__getitem__ = dying
 
 
 def die_in_checkpoint():

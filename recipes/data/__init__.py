@@ -5,11 +5,9 @@ import os
 from keras_selcal._core.validation import refuse
 from recipes.data import cifar, digits, folder, tiny_imagenet
 from recipes.data.base import DataError, Dataset, Preprocessing, Split
-from recipes.data.pipeline import Batches
 
 __all__ = [
     "NAMES",
-    "Batches",
     "DataError",
     "Dataset",
     "Preprocessing",

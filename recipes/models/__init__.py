@@ -1,13 +1,10 @@
 """The paper's networks and others, by name."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
+import pkgutil
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import keras
-
 from keras_selcal._core.validation import check_choice, check_count, refuse
-from recipes.models import backbones, preresnet, resnet, small, swin, vit
 from recipes.models.pretrained import load_pretrained
 
 __all__ = ["NAMES", "STAND_INS", "build", "load_pretrained"]
@@ -16,48 +13,48 @@ Shape = tuple[int, int, int]
 
 
 class _Builder(NamedTuple):
-    """A function that builds a network, and the shape of the images it is made for."""
+    """How a network is built.
 
-    make: Callable[..., keras.Model]
+    Attributes:
+        make: module and function, imported when a network is built, as Keras takes
+            seconds.
+        input_shape: the shape of the images that the network is made for.
+        options: arguments of the function.
+    """
+
+    make: str
     input_shape: Shape
+    options: dict[str, Any]
 
 
-_CIFAR, _IMAGENET = (32, 32, 3), (224, 224, 3)
+def _small(make: str, **options: Any) -> _Builder:
+    return _Builder(make, (32, 32, 3), options)
+
+
+def _large(make: str, **options: Any) -> _Builder:
+    return _Builder(make, (224, 224, 3), options)
+
 
 _MODELS = {
-    "resnet50": _Builder(resnet.bottleneck_resnet, _CIFAR),
-    "resnet110": _Builder(
-        partial(resnet.bottleneck_resnet, blocks=(3, 4, 26, 3)), _CIFAR
-    ),
-    "wrn28_10": _Builder(partial(preresnet.preresnet, blocks=4, widen=10), _CIFAR),
-    "preresnet56": _Builder(
-        partial(preresnet.preresnet, blocks=9, bottleneck=True), _CIFAR
-    ),
-    "vit_small": _Builder(vit.vit, _IMAGENET),
-    "swin_tiny": _Builder(swin.swin, _IMAGENET),
-    "resnet8": _Builder(partial(resnet.cifar_resnet, depth=8), _CIFAR),
-    "resnet20": _Builder(partial(resnet.cifar_resnet, depth=20), _CIFAR),
-    "resnet56": _Builder(partial(resnet.cifar_resnet, depth=56), _CIFAR),
-    "resnet110_basic": _Builder(partial(resnet.cifar_resnet, depth=110), _CIFAR),
-    "preresnet56_basic": _Builder(partial(preresnet.preresnet, blocks=9), _CIFAR),
-    "keras_cv_resnet50": _Builder(
-        partial(backbones.keras_cv_resnet, version=1), _IMAGENET
-    ),
-    "keras_cv_resnet50_v2": _Builder(
-        partial(backbones.keras_cv_resnet, version=2), _IMAGENET
-    ),
-    "keras_hub_vit_small": _Builder(
-        partial(backbones.keras_hub_vit, kind="vit"), _IMAGENET
-    ),
-    "keras_hub_deit_small": _Builder(
-        partial(backbones.keras_hub_vit, kind="deit"), _IMAGENET
-    ),
-    "keras_hub_swin_tiny": _Builder(
-        partial(backbones.keras_hub_vit, kind="swin"), _IMAGENET
-    ),
-    "cnn": _Builder(partial(small.cnn, filters=(32, 64)), (8, 8, 1)),
-    "cnn4": _Builder(partial(small.cnn, filters=(32, 64, 128, 256)), _CIFAR),
-    "cnn4_narrow": _Builder(partial(small.cnn, filters=(16, 32, 64, 128)), _CIFAR),
+    "resnet50": _small("resnet:bottleneck_resnet"),
+    "resnet110": _small("resnet:bottleneck_resnet", blocks=(3, 4, 26, 3)),
+    "wrn28_10": _small("preresnet:preresnet", blocks=4, widen=10),
+    "preresnet56": _small("preresnet:preresnet", blocks=9, bottleneck=True),
+    "vit_small": _large("vit:vit"),
+    "swin_tiny": _large("swin:swin"),
+    "resnet8": _small("resnet:cifar_resnet", depth=8),
+    "resnet20": _small("resnet:cifar_resnet", depth=20),
+    "resnet56": _small("resnet:cifar_resnet", depth=56),
+    "resnet110_basic": _small("resnet:cifar_resnet", depth=110),
+    "preresnet56_basic": _small("preresnet:preresnet", blocks=9),
+    "keras_cv_resnet50": _large("backbones:keras_cv_resnet", version=1),
+    "keras_cv_resnet50_v2": _large("backbones:keras_cv_resnet", version=2),
+    "keras_hub_vit_small": _large("backbones:keras_hub_vit", kind="vit"),
+    "keras_hub_deit_small": _large("backbones:keras_hub_vit", kind="deit"),
+    "keras_hub_swin_tiny": _large("backbones:keras_hub_vit", kind="swin"),
+    "cnn": _Builder("small:cnn", (8, 8, 1), {"filters": (32, 64)}),
+    "cnn4": _small("small:cnn", filters=(32, 64, 128, 256)),
+    "cnn4_narrow": _small("small:cnn", filters=(16, 32, 64, 128)),
 }
 
 NAMES = tuple(_MODELS)
@@ -81,7 +78,7 @@ def build(
     *,
     preset: str | None = None,
     stand_in: bool = False,
-) -> keras.Model:
+) -> Any:
     """Builds a network that maps normalised images, channels last, to logits.
 
     Args:
@@ -109,7 +106,8 @@ def build(
     if len(input_shape) != 3:
         refuse("input_shape", input_shape, "(height, width, channels)")
     height, width, channels = (check_count("input_shape", n) for n in input_shape)
-    chosen: dict[str, Any] = {} if preset is None else {"preset": preset}
+    chosen = {**model.options, **({} if preset is None else {"preset": preset})}
     if stand_in:
         chosen |= STAND_INS[check_choice("name", name, tuple(STAND_INS))]
-    return model.make(num_classes, (height, width, channels), **chosen)
+    make = pkgutil.resolve_name(f"recipes.models.{model.make}")
+    return make(num_classes, (height, width, channels), **chosen)

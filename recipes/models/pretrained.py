@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 
 from keras_selcal._core.validation import refuse
@@ -51,7 +50,7 @@ _WEIGHTS = {
 }
 
 
-def load_pretrained(model: keras.Model, path: str | Path) -> None:
+def load_pretrained(model: Any, path: str | Path) -> None:
     """Loads a state dict file into a model of `recipes.models`.
 
     The names may be those of timm or of Hugging Face (ViT and Swin), or those of the
@@ -95,7 +94,13 @@ def read(path: str | Path) -> State:
         refuse("path", str(path), "a file that ends in " + ", ".join(_READERS))
     if not path.is_file():
         raise FileNotFoundError(f"There is no weights file at {path}")
-    return _READERS[path.suffix](path)
+    try:
+        return _READERS[path.suffix](path)
+    except (ImportError, OSError):
+        raise
+    except Exception as error:  # each format has errors of its own
+        reason = " ".join(str(error).split()[:30])
+        raise ValueError(f"{path} cannot be read as weights: {reason}") from error
 
 
 def _read_npz(path: Path) -> State:
@@ -179,7 +184,7 @@ def _canonical(state: Mapping[str, np.ndarray]) -> State:
     return {_key(*name.rpartition(".")[::2]): value for name, value in named.items()}
 
 
-def _variables(model: keras.Model) -> dict[str, Any]:
+def _variables(model: Any) -> dict[str, Any]:
     """Returns the variables of a model by the names of `_canonical`."""
     return {
         _key(layer.name, _WEIGHTS.get(variable.name, variable.name)): variable
@@ -225,7 +230,9 @@ def _problems(state: State, variables: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _set_epsilon(model: keras.Model, epsilon: float) -> None:
+def _set_epsilon(model: Any, epsilon: float) -> None:
+    import keras  # takes seconds, which `list` does not need to spend
+
     for layer in model.layers:
         if isinstance(layer, keras.layers.LayerNormalization):
             layer.epsilon = epsilon

@@ -131,6 +131,8 @@ def groups(runs: Iterable[Run]) -> list[Group]:
             column = column_of(config["loss"])
             if config["loss"] in RELEASED:
                 words = ", ".join(filter(None, [RELEASED_LOSSES, words]))
+            if pair not in published.pairs():
+                words = ", ".join(filter(None, ["not in the paper", words]))
             by_loss = setups.setdefault(words, {}).setdefault(column, {})
             by_loss.setdefault(json.dumps(config["settings"]["loss"]), []).append(run)
         found += [Group(*pair, words, by_loss) for words, by_loss in setups.items()]

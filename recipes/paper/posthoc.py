@@ -1,6 +1,7 @@
 """Post-hoc calibration of saved logits: the numbers that the paper's tables print."""
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,10 @@ Values = dict[tuple[str, str], float]
 
 
 def posthoc_values(
-    fitted: Predictions, test: Predictions, accuracy: float | None = None
+    fitted: Predictions,
+    test: Predictions,
+    accuracy: float | None = None,
+    methods: Collection[str] = tuple(TITLES),
 ) -> tuple[Values, list[str]]:
     """Returns the numbers that the tables print for a run, and notes on the fit.
 
@@ -39,6 +43,7 @@ def posthoc_values(
         test: predictions to evaluate.
         accuracy: target of MetaAcc; None leaves it out. It is raised in steps of 0.005
             as long as the model exceeds it without rejecting anything.
+        methods: names in `TITLES`, of the calibrators that are needed.
 
     Returns:
         Values × 10² by (posthoc, metric), and temperatures as they are; and notes on
@@ -47,23 +52,30 @@ def posthoc_values(
     logits, labels = test
     names = ("adaptive_ece", "accuracy", "cwece")
     values = _measured("none", labels, logits, (*names, "ece"))
-    ts = TemperatureScaling(objective="ece").fit(*fitted)
-    values |= _measured("ts", labels, logits / ts.temperature, names)
-    values["ts", "temperature"] = ts.temperature
+    if "ts" in methods:
+        ts = TemperatureScaling(objective="ece").fit(*fitted)
+        values |= _measured("ts", labels, logits / ts.temperature, names)
+        values["ts", "temperature"] = ts.temperature
     notes = []
-    makers: dict[str, list[Any]] = {"metamis": [MetaMis(MISCOVERAGE)]}
-    if accuracy is not None:
+    makers: dict[str, list[Any]] = {}
+    if "metamis" in methods:
+        makers["metamis"] = [MetaMis(MISCOVERAGE)]
+    if "metaacc" in methods and accuracy is not None:
         steps = range(1 + round((1 - accuracy) / _STEP))
         targets = [min(accuracy + step * _STEP, 1.0) for step in steps]
         makers["metaacc"] = [MetaAcc(target) for target in targets]
     for name, candidates in makers.items():
-        calibrator, error = _first_fitted(candidates, fitted)
+        calibrator = _first_fitted(candidates, fitted)
         if calibrator is None:
-            notes.append(f"{TITLES[name]}: {error}")
+            why = "too few of them are classified correctly"
+            if name == "metaacc":
+                why = f"rejecting some reaches no accuracy from {accuracy:g} to 1"
+            place = f"cannot be fitted on these {len(fitted.labels)} images"
+            notes.append(f"{TITLES[name]} {place}, because {why}")
             continue
         if calibrator is not candidates[0]:
             target = f"{accuracy:g} to {calibrator.accuracy:.3g}"
-            notes.append(f"{TITLES[name]}: the target accuracy is raised from {target}")
+            notes.append(f"{TITLES[name]} has its target accuracy raised from {target}")
         accepted = np.asarray(ops.convert_to_numpy(calibrator.accepts(logits)))
         answered = np.where(accepted[:, None], logits / calibrator.temperature, 0.0)
         values |= _measured(name, labels, answered, ("adaptive_ece",))
@@ -72,15 +84,12 @@ def posthoc_values(
     return values, notes
 
 
-def _first_fitted(candidates: list[Any], fitted: Predictions) -> tuple[Any, str]:
-    """Returns the first calibrator that can be fitted, or None and the first error."""
-    errors = []
+def _first_fitted(candidates: list[Any], fitted: Predictions) -> Any:
+    """Returns the first calibrator that can be fitted, or None."""
     for calibrator in candidates:
-        try:
-            return calibrator.fit(*fitted), ""
-        except ValueError as error:
-            errors.append(" ".join(str(error).split()))
-    return None, errors[0]
+        with contextlib.suppress(ValueError):
+            return calibrator.fit(*fitted)
+    return None
 
 
 def _measured(posthoc: str, labels: Any, logits: Any, names: Iterable[str]) -> Values:

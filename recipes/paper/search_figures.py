@@ -10,7 +10,8 @@ import numpy as np
 from recipes.losses import ALL_TITLES
 from recipes.paper.groups import MODELS, dataset_title
 from recipes.paper.picture import Picture, slug
-from recipes.runs import CONFIG, Run, RunError
+from recipes.request import RunError
+from recipes.runs import CONFIG, Run
 from recipes.search_plots import read_search, search_figure, varied_fields
 
 

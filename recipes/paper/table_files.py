@@ -4,8 +4,8 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
-from recipes.losses import TITLES
 from recipes.paper.tables import (
     TABLES,
     Measured,
@@ -33,14 +33,14 @@ def latex(
             rf"\label{{tab:{paper.label}}}",
             r"\centering",
             r"\resizebox{\textwidth}{!}{%",
-            rf"\begin{{tabular}}{{@{{}}l{'l' * len(TITLES)}@{{}}}}",
+            rf"\begin{{tabular}}{{@{{}}{'l' * len(table.heading)}@{{}}}}",
             r"\toprule",
             rf"{' & '.join(table.heading)} \\",
         ]
         for title, *cells in table.rows:
             if not cells:
                 text = rf"\textbf{{{_in_latex(title)}}}"
-                span = rf"\multicolumn{{{1 + len(TITLES)}}}{{@{{}}l}}{{{text}}}"
+                span = rf"\multicolumn{{{len(table.heading)}}}{{@{{}}l}}{{{text}}}"
                 lines += [r"\midrule", rf"{span} \\"]
                 continue
             indent = r"\hspace{1em}" if title.startswith("+") else ""
@@ -73,6 +73,7 @@ def write_tables(
     folder: str | os.PathLike[str],
     fit_on: str = "val",
     tables: Sequence[PaperTable] = TABLES,
+    **selected: Any,
 ) -> tuple[list[Path], list[str]]:
     """Writes `tables.md`, `tables.csv` and `tables.tex`.
 
@@ -80,17 +81,18 @@ def write_tables(
         runs: finished runs, of any data sets and models.
         folder: where to write; created if it does not exist.
         fit_on: the split on which calibrators are fitted: `"val"` or `"train"`.
-        tables: those of `TABLES` that the Markdown and LaTeX files show.
+        tables: those of `TABLES` to write.
+        **selected: `pairs` and `columns`, as in `measured`.
 
     Returns:
         The files, and notes on what the tables leave out.
     """
-    found, notes = measured(runs, fit_on)
+    found, notes = measured(runs, fit_on, tables, **selected)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     texts = {
         "tables.md": markdown(found, notes, fit_on, tables),
-        "tables.csv": table_csv(found),
+        "tables.csv": table_csv(found, tables),
         "tables.tex": latex(found, fit_on, tables),
     }
     for name, text in texts.items():

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from recipes.evaluation import METRICS
-from recipes.losses import TITLES
+from recipes.losses import TITLES, column_of
 from recipes.paper import posthoc, published
 from recipes.paper.groups import Group, dataset_title, groups
 from recipes.runs import Run
@@ -102,34 +102,54 @@ class Measured(NamedTuple):
 
 
 def measured(
-    runs: Iterable[Run], fit_on: str = "val"
+    runs: Iterable[Run],
+    fit_on: str = "val",
+    tables: Sequence[PaperTable] = TABLES,
+    pairs: Iterable[tuple[str, str]] | None = None,
+    columns: Iterable[str] = tuple(TITLES),
 ) -> tuple[list[Measured], list[str]]:
     """Returns the paper's models with our runs, then our other models, and notes.
 
-    The notes tell which runs differ from the paper's or are left out. `fit_on` is the
-    split on which calibrators are fitted.
+    The notes tell which runs differ from the paper's or are left out.
+
+    Args:
+        runs: finished runs.
+        fit_on: the split on which calibrators are fitted.
+        tables: those of `TABLES` that will be written.
+        pairs: data sets and models that have rows without runs, too. Defaults to the
+            paper's.
+        columns: losses that have columns.
     """
     notes: list[str] = []
-    by_pair: dict[tuple[str, str], list[Group]] = {p: [] for p in published.pairs()}
+    said: dict[str, list[str]] = {}
+    by_pair: dict[tuple[str, str], list[Group]] = {
+        pair: [] for pair in (published.pairs() if pairs is None else pairs)
+    }
     for group in groups(runs):
         by_pair.setdefault((group.dataset, group.model), []).append(group)
     ours = [one for pair, found in by_pair.items() for one in found or [Group(*pair)]]
-    return [Measured(group, _values(group, fit_on, notes)) for group in ours], notes
+    shown = [line for one in tables for block in one.blocks.values() for line in block]
+    methods = {line.posthoc for line in shown}
+    named = {column_of(name) for name in columns}
 
-
-def _values(
-    group: Group, fit_on: str, notes: list[str]
-) -> dict[str, list[posthoc.Values]]:
-    values: dict[str, list[posthoc.Values]] = {loss: [] for loss in TITLES}
-    target = posthoc.ACCURACY.get(group.dataset)
-    for loss in TITLES:
+    def values(group: Group, loss: str) -> Iterator[posthoc.Values]:
+        target = posthoc.ACCURACY.get(group.dataset)
         for run in group.chosen(loss, notes):
-            found, said = posthoc.posthoc_values(
-                run.predictions(fit_on), run.predictions("test"), target
+            found, words = posthoc.posthoc_values(
+                run.predictions(fit_on), run.predictions("test"), target, methods
             )
-            values[loss].append(found)
-            notes += [f"{run.name}, {note}" for note in said]
-    return values
+            for one in words:
+                said.setdefault(one, []).append(run.name)
+            yield found
+
+    losses = [loss for loss in TITLES if loss in named]
+    made = [
+        Measured(one, {loss: [*values(one, loss)] for loss in losses}) for one in ours
+    ]
+    for words, names in said.items():
+        others = f" and {len(names) - 3} other runs" * (len(names) > 3)
+        notes.append(f"{words}: {', '.join(names[:3])}{others}.")
+    return made, notes
 
 
 # --- Rows ---------------------------------------------------------------------------
@@ -194,7 +214,7 @@ def _cells(
     columns = []
     for metric in line.metrics:
         digits = table.digits[metric]
-        ours = [found.ours(line.posthoc, metric, loss) for loss in TITLES]
+        ours = [found.ours(line.posthoc, metric, loss) for loss in found.values]
         if metric != "temperature":
             ours = list(best(ours, digits, METRICS[metric].higher))
         columns.append(
@@ -206,10 +226,10 @@ def _cells(
                     found.group.paper(table.label, line.posthoc, metric, loss),
                     len(found.values[loss]),
                 )
-                for loss, cell in zip(TITLES, ours, strict=True)
+                for loss, cell in zip(found.values, ours, strict=True)
             ]
         )
-    return dict(zip(TITLES, zip(*columns, strict=True), strict=True))
+    return dict(zip(found.values, zip(*columns, strict=True), strict=True))
 
 
 # --- Text ---------------------------------------------------------------------------
@@ -276,7 +296,8 @@ def text_tables(
                 lines.append([Bold(heading)])
             lines.append([row.title, *map(cell_text, row.cells.values())])
         text = caption(table, found, fit_on)
-        yield table, Table(["", *TITLES.values()], lines, table.title, text)
+        columns = [TITLES[loss] for loss in found[0].values]
+        yield table, Table(["", *columns], lines, table.title, text)
 
 
 def markdown(
@@ -305,12 +326,12 @@ _PLACE = ("table", "dataset", "model", "setup", "posthoc", "metric", "loss")
 _NUMBERS = ("ours", "std", "interval", "seeds", "best", "paper", "paper_bold")
 
 
-def table_csv(found: Sequence[Measured]) -> str:
-    """Returns a line for every number of the three tables."""
+def table_csv(found: Sequence[Measured], tables: Sequence[PaperTable] = TABLES) -> str:
+    """Returns a line for every number of the tables."""
     text = io.StringIO()
     writer = csv.DictWriter(text, (*_PLACE, *_NUMBERS), lineterminator="\n")
     writer.writeheader()
-    for table in TABLES:
+    for table in tables:
         for row in rows(table, found):
             group = row.found.group
             place = (table.label, group.dataset, group.model, group.setup, row.posthoc)

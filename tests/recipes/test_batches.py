@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from recipes import data
-from recipes.data import Batches, Preprocessing, Split
+from recipes.data import Preprocessing, Split
+from recipes.data.pipeline import Batches
 
 
 def numbered(n, size=8, channels=3):

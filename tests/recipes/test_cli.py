@@ -35,8 +35,15 @@ def refused(capsys, *arguments):
     return error
 
 
-def test_help_does_not_import_keras():
-    code = "import sys, recipes.cli; sys.exit('keras' in sys.modules)"
+@pytest.mark.parametrize(("command", "absent"), [("", "numpy"), ("list", "keras")])
+def test_nothing_is_imported_that_is_not_needed(command, absent):
+    code = f"""
+import sys
+from recipes import cli
+cli._parser()
+{command and f'cli.main(["{command}"])'}
+sys.exit("{absent}" in sys.modules)
+"""
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from recipes import data
-from recipes.data import Batches, DataError, Split
+from recipes.data import DataError, Split
+from recipes.data.pipeline import Batches
 
 pytestmark = pytest.mark.backend_free
 

@@ -15,7 +15,9 @@ import tiny_run
 from processes import finish, free_port, start
 
 from recipes import cli, data, devices, models, training
-from recipes.runs import Run, RunError
+from recipes.data.pipeline import Batches
+from recipes.request import RunError
+from recipes.runs import Run
 
 BACKEND = keras.backend.backend()
 # 68 = 2 · 32 + 4 and 36 = 32 + 4: the last batch is short.
@@ -145,7 +147,7 @@ def test_all_shares_of_a_batch_have_one_size(samples, sizes):
 
     split = data.Split(np.zeros((samples, 4, 4, 1), "uint8"), np.arange(samples))
     preprocessing = data.Preprocessing((4, 4), (0.0,), (1.0,))
-    batches = data.Batches(split, preprocessing, 32)
+    batches = Batches(split, preprocessing, 32)
     found = []
     for rank in range(2):
         one = Four()

@@ -19,7 +19,8 @@ from recipes.paper import (
     run_figures,
     search_figures,
 )
-from recipes.runs import Predictions, Run, RunError
+from recipes.request import RunError
+from recipes.runs import Predictions, Run
 
 pytestmark = pytest.mark.backend_free
 

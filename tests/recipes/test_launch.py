@@ -16,7 +16,8 @@ from finished import finish
 
 from recipes import keeper, launch
 from recipes.launch import Job, run_all
-from recipes.runs import Predictions, Run, RunError
+from recipes.request import RunError
+from recipes.runs import Predictions, Run
 
 ROOT = Path(__file__).parents[2]
 BOUND = 600.0  # seconds

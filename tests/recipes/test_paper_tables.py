@@ -14,7 +14,7 @@ from recipes.cli import main
 from recipes.paper import published
 from recipes.paper.posthoc import posthoc_values
 from recipes.paper.table_files import latex
-from recipes.paper.tables import markdown, measured, table_csv
+from recipes.paper.tables import TABLES, markdown, measured, table_csv
 from recipes.runs import Predictions
 
 pytestmark = pytest.mark.backend_free
@@ -122,7 +122,7 @@ def test_a_target_of_meta_acc_below_the_accuracy_is_raised(rng):
     with pytest.raises(ValueError, match="accuracy"):
         MetaAcc(target).fit(*val)
     values, (note,) = posthoc_values(val, test, accuracy=target)
-    words = f"+MetaAcc: the target accuracy is raised from {target:g} to "
+    words = f"+MetaAcc has its target accuracy raised from {target:g} to "
     assert note.startswith(words)
     raised = float(note.removeprefix(words))
     # The first of the steps of 0.005 that can be fitted.
@@ -162,7 +162,7 @@ def test_cells_have_our_mean_beside_the_papers_number(folder, rng):
     assert cells[1] == "/ 3.98"
     assert cells[-1] == f"**{ours[1]:.2f}** / 1.69"
     # Not in the paper, and the only loss of its row.
-    (cell, *empty) = table_rows(text)["resnet20"][1]
+    (cell, *empty) = table_rows(text)["resnet20 (not in the paper)"][1]
     assert re.fullmatch(r"[\d.]+ /", cell)
     assert set(empty) == {""}
     assert "ours are means over 1 to 2 seeds" in text
@@ -207,9 +207,9 @@ def test_titles_and_notes_tell_what_differs_from_the_paper(folder, rng):
     assert "ResNet50 (subset 500, epochs 20)" in rows
     assert rows["WRN"][0][-1] == "/ 95.32"
     # Not the paper's network: it has no number of the paper beside its own.
-    assert rows["resnet110\\_basic"][0][1] == ""
+    assert rows["resnet110\\_basic (not in the paper)"][0][1] == ""
     assert "ViT-Small (from scratch)" in rows
-    assert "cnn (20 % of the labels are wrong)" in rows
+    assert "cnn (not in the paper, 20 % of the labels are wrong)" in rows
     assert "**pets\\_1\\|2, ECE ↓**" in markdown(found)
     assert r"pets\_1|2, ECE $\downarrow$" in latex(found)
 
@@ -219,12 +219,16 @@ def test_calibrators_that_refuse_leave_a_note(folder, rng):
     hopeless = Predictions(np.zeros((20, K), "float32"), np.arange(20) % K)
     run.write_predictions("val", hopeless)
     found, notes = measured([run])
-    assert [note.split(":")[0] for note in notes] == [
-        f"{run.name}, +MetaMis",
-        f"{run.name}, +MetaAcc",
+    assert notes == [
+        "+MetaMis cannot be fitted on these 20 images, because too few of them are "
+        f"classified correctly: {run.name}.",
+        "+MetaAcc cannot be fitted on these 20 images, because rejecting some reaches "
+        f"no accuracy from 0.87 to 1: {run.name}.",
     ]
     cells = table_rows(markdown(found, notes))
     assert cells["+MetaMis"][4][0] == "/ 6.72 [63.7]"
+    # Tables without Meta-Cal have no notes on it.
+    assert measured([run], tables=TABLES[:2])[1] == []
 
 
 def test_the_command_writes_three_files_and_leaves_out_unfinished_runs(

@@ -9,11 +9,12 @@ import pytest
 from finished import finish
 from PIL import Image
 
-from recipes import launch, reproduce, tasks
+from recipes import launch, reproduce, settings, tasks
 from recipes.cli import made, main, parse
 from recipes.paper import published
 from recipes.reproduce import Matrix
-from recipes.runs import Predictions, Run, RunError
+from recipes.request import RunError
+from recipes.runs import Predictions, Run
 
 
 def test_the_matrix_has_every_cell_of_the_paper():
@@ -36,12 +37,84 @@ def test_a_part_of_the_matrix_at_a_smaller_scale():
     ]
     assert [one.seed for one in requests] == [0] * 4 + [1] * 4
     assert {(one.epochs, one.subset) for one in requests} == {(2, 450)}
-    with pytest.raises(RunError, match="none of these pairs"):
-        Matrix(models=("cnn",)).requests()
-    with pytest.raises(RunError, match=r"`scale` must be in \(0, 1\]"):
-        Matrix(scale=0).requests()
-    with pytest.raises(RunError, match="--from-scratch"):
-        tasks.task_of(Matrix(("tiny-imagenet",)).requests()[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"losses": ","}, ["`losses` must be names", "','"]),
+        ({"losses": "xe,,au"}, ["`losses` must be names", "'xe,,au'"]),
+        ({"dataset": ""}, ["`dataset` must be names"]),
+        ({"dataset": "cifar10,cifar1000"}, ["'cifar1000'", "cifar100, tiny-imagenet"]),
+        (
+            {"dataset": "cifar10,cifar1000", "scale": "0.01"},
+            ["'cifar1000'", "cifar100"],
+        ),
+        ({"dataset": "cifar10,digits"}, ["does not have digits", "--model"]),
+        ({"model": "resnet50,cnn"}, ["does not have cnn", "--dataset"]),
+        ({"model": "resnet49", "scale": "0.01"}, ["'resnet49'", "resnet50"]),
+        ({"losses": "xe,focal"}, ["'focal'", "fl53"]),
+        ({"model": "vit_small"}, ["--pretrained vit_small=FILE", "--from-scratch"]),
+        (
+            {"model": "vit_small", "pretrained": "resnet50=a.npz"},
+            ["weights of resnet50", "models to train: vit_small"],
+        ),
+        (
+            {"model": "vit_small", "pretrained": "vit_small=nowhere.npz"},
+            ["no weights file at nowhere.npz"],
+        ),
+        (
+            {"model": "vit_small", "pretrained": "vit_small=broken.npz"},
+            ["broken.npz cannot be read"],
+        ),
+        (
+            {"model": "vit_small", "pretrained": "vit_small=other.npz"},
+            ["other.npz does not fit the model", "is not in the file"],
+        ),
+        ({"pretrained": "vit_small"}, ["MODEL=FILE", "'vit_small'"]),
+        ({"scale": "0"}, ["`scale` must be in (0, 1]"]),
+        ({"scale": "1e-9"}, ["at least 0.0056", "scale=1e-09"]),
+        ({"scale": "1e-9", "dataset": "cifar10"}, ["at least 0.0025"]),
+        ({"scale": "0.01", "pretrained": "vit_small=a"}, ["without `pretrained`"]),
+        ({"dataset": "cifar10", "data-dir": "nowhere"}, ["nowhere"]),
+        ({"dataset": "cifar10", "data-dir": "nowhere", "scale": "0.01"}, ["nowhere"]),
+    ],
+    ids=lambda value: "-".join(value.values()) if isinstance(value, dict) else "",
+)
+def test_what_cannot_be_done_is_refused_before_a_step_is_timed(
+    options, expected, trained, small_data, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(reproduce, "seconds_per_image", None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.npz").write_bytes(b"no weights")
+    np.savez(tmp_path / "other.npz", weight=np.zeros(3))
+    options = {"data-dir": str(small_data), **options}
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    assert main(["reproduce", *words]) == 1
+    error = capsys.readouterr().err
+    assert error.count("error: ") == 1
+    for text in expected:
+        assert text in error
+    assert not trained
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def test_the_smallest_scale_that_is_named_works():
+    for datasets, least in (((), 0.0056), (("cifar10",), 0.0025)):
+        requests = Matrix(datasets, scale=least).requests()
+        assert all(one.epochs >= 1 for one in requests)
+        assert all(one.subset >= 2 * settings.CLASSES[one.dataset] for one in requests)
+        with pytest.raises(RunError, match=f"at least {least}"):
+            Matrix(datasets, scale=least - 0.0001).requests()
+
+
+def test_names_without_a_partner_in_the_paper_are_combined_with_all():
+    # The paper has these networks on one of these data sets each.
+    both = Matrix(("cifar10", "tiny-imagenet"), ("resnet50", "vit_small"))
+    assert both.pairs() == [("cifar10", "resnet50"), ("tiny-imagenet", "vit_small")]
+    other = Matrix(("cifar10", "cifar100"), ("resnet50", "resnet110_basic"))
+    assert len(other.pairs()) == 4
+    assert Matrix(("cifar10",), ("vit_small",)).pairs() == [("cifar10", "vit_small")]
 
 
 @pytest.fixture
@@ -72,23 +145,37 @@ def trained(monkeypatch, rng):
     return commands
 
 
-def test_the_tables_are_written_beside_the_papers(trained, tmp_path, capsys):
+def test_the_tables_are_written_beside_the_papers(
+    trained, small_data, tmp_path, capsys
+):
     out = tmp_path / "out"
     command = ["reproduce", "--dataset", "cifar10", "--model", "preresnet56"]
     command += ["--losses", "xe,released", "--seeds", "2", "--scale", "0.01"]
     command += ["--table", "2", "--out", str(out), "--jobs", "1"]
+    command += ["--data-dir", str(small_data)]
     assert main(command) == 0
     said = capsys.readouterr().out
     assert len(trained) == 8
     assert "8 runs, 0 finished already" in said
     assert "no reproduction" in said
     # 8 runs of 2 epochs, 450 images and a thousandth of a second
-    assert "0.002" in said
+    assert " 7.2 s" in said
     text = (out / "tables.md").read_text()
     assert text.count("## ") == 1 + ("## Notes" in text)
     rows = [line for line in text.splitlines() if line.startswith("| PreResNet56")]
     assert any("epochs 2" in row and "±" in row for row in rows)
     assert any("released losses" in row for row in rows)
+    # Only what was asked for, and no note on Meta-Cal, which table 2 does not have.
+    assert "|  | XE | KDE-XE | AURC | AU |" in text
+    assert "MetaAcc" not in text
+    with open(out / "tables.csv", newline="") as file:
+        places = [
+            (row["table"], row["model"], row["loss"]) for row in csv.DictReader(file)
+        ]
+    assert {table for table, _, _ in places} == {"combined_acc_ece"}
+    assert {model for _, model, _ in places} == {"preresnet56"}
+    assert {loss for _, _, loss in places} == {"xe", "kde_xe", "aurc", "au"}
+    assert r"\begin{tabular}{@{}lllll@{}}" in (out / "tables.tex").read_text()
     # Nothing is trained again.
     assert main(command) == 0
     assert len(trained) == 8
@@ -99,24 +186,29 @@ def test_only_the_estimate(trained, tmp_path, capsys):
     command = ["reproduce", "--estimate", "--dataset", "cifar10", "--jobs", "2"]
     assert main([*command, "--out", str(tmp_path / "out")]) == 0
     # 84 runs of 200 epochs, 45,000 images and a thousandth of a second, two at a time
-    assert "105" in capsys.readouterr().out
+    assert "105 hours (4.4 days)" in capsys.readouterr().out
     assert not trained
     assert not (tmp_path / "out").exists()
+    # Neither data nor weights are needed; a folder that is named must have the data.
+    assert main(["reproduce", "--estimate", "--model", "vit_small"]) == 0
+    assert " hours (" in capsys.readouterr().out
+    assert main([*command, "--data-dir", "nowhere"]) == 1
+    assert "nowhere" in capsys.readouterr().err
 
 
 def test_a_step_is_timed():
     assert 0 < reproduce.seconds_per_image("cnn", (8, 8, 1), 32) < 60
 
 
-@pytest.fixture
-def small_data(tmp_path):
+@pytest.fixture(scope="module")
+def small_data(tmp_path_factory):
     """Writes all three data sets of the paper, with few images of noise."""
     rng = np.random.default_rng(0)
 
     def images(count, side):
         return rng.integers(0, 256, (count, side, side, 3), "uint8")
 
-    folder = tmp_path / "data"
+    folder = tmp_path_factory.mktemp("data")
     root = folder / "tiny-imagenet-200"
     (root / "val" / "images").mkdir(parents=True)
     for name, classes in (("cifar10", 10), ("cifar100", 100)):
@@ -168,13 +260,17 @@ def test_a_hundredth_of_every_network_and_of_every_loss(small_data, tmp_path, ca
 def test_the_whole_path_trains_and_writes_tables(tmp_path, capsys, monkeypatch):
     """In processes of their own, on digits, in which the paper has no number."""
     monkeypatch.chdir(tmp_path)
-    command = ["reproduce", "--scale", "0.02", "--dataset", "digits", "--model", "cnn"]
+    command = ["reproduce", "--scale", "0.04", "--dataset", "digits", "--model", "cnn"]
     command += ["--losses", "au_released", "--seeds", "1", "--jobs", "1"]
     assert main(command) == 0
-    (folder,) = (tmp_path / "runs" / "reproduce-scale0.02").glob("digits-*")
+    assert "Not in the paper: digits with cnn." in capsys.readouterr().out
+    (folder,) = (tmp_path / "runs" / "reproduce-scale0.04").glob("digits-*")
     run = Run(folder)
     assert run.finished
-    assert run.config()["subset"] == 20
-    assert "20 % of the labels are wrong" in (folder.parent / "tables.md").read_text()
-    assert len(run.predictions("train").labels) == 20
+    assert run.config()["subset"] == 26
+    text = (folder.parent / "tables.md").read_text()
+    assert (
+        "cnn (not in the paper, released losses, 20 % of the labels are wrong" in text
+    )
+    assert len(run.predictions("train").labels) == 26
     assert sys.executable in (folder / "train.log").read_text()

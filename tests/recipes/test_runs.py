@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from finished import Model, finish
 
-from recipes.runs import Checkpoint, Predictions, Run, RunError, runs_in
+from recipes.request import RunError
+from recipes.runs import Checkpoint, Predictions, Run, runs_in
 
 pytestmark = pytest.mark.backend_free
 

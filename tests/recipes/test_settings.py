@@ -10,7 +10,7 @@ import pytest
 
 import keras_selcal
 from recipes import losses, settings
-from recipes.runs import RunError
+from recipes.request import RunError
 from recipes.settings import override, with_epochs
 from recipes.tasks import Request, task_of
 

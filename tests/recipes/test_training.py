@@ -14,9 +14,11 @@ import tiny_run
 
 from keras_selcal import AULoss
 from recipes import data, models, training
+from recipes.data.pipeline import Batches
 from recipes.evaluation import evaluate
 from recipes.optimizers import TorchSGD
-from recipes.runs import Run, RunError
+from recipes.request import RunError
+from recipes.runs import Run
 from recipes.settings import settings, with_epochs
 
 # --- The update ---------------------------------------------------------------------
@@ -186,7 +188,7 @@ def test_the_chosen_model_has_the_lowest_validation_loss_after_warm_up(undisturb
     model = keras.saving.load_model(undisturbed.folder / "model.keras")
     assert isinstance(model.optimizer, TorchSGD)
     dataset = training.load_data(tiny_run.task())
-    batches = data.Batches(dataset.val, dataset.preprocessing, 32)
+    batches = Batches(dataset.val, dataset.preprocessing, 32)
     np.testing.assert_allclose(model.predict(batches, verbose=0), logits, atol=1e-5)
     np.testing.assert_array_equal(labels, dataset.val.y)
     value = model.evaluate(batches, verbose=0)[0]
