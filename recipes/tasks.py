@@ -20,36 +20,16 @@ from recipes.settings import Settings
 _BACKENDS = {"tensorflow": ("tensorflow", "tensorflow-cpu"), "torch": ("torch",)}
 
 
-@dataclass(frozen=True)
-class Task:
-    """What a run is to do.
+@dataclass(frozen=True, kw_only=True)
+class Task(Request):
+    """A request with all that follows from it.
 
     Args:
-        dataset: a name that `recipes.data.load` takes.
-        model: one of `recipes.models.NAMES`.
-        loss: one of `recipes.losses.NAMES`.
-        seed: of weights, order, augmentation and dropout.
         settings: of training.
-        label_noise: share of wrong labels, for digits.
-        subset: how many training images to use, drawn by class; None for all.
-        pretrained: a file of weights to start from.
-        preset: weights of KerasCV or KerasHub to start from.
-        stand_in: whether a small network stands in for the model.
-        data_dir: where the data is. It may move: the run keeps a digest of the data.
         marks: parts of the run's name that say what differs from the defaults.
     """
 
-    dataset: str
-    model: str
-    loss: str
-    seed: int
     settings: Settings
-    label_noise: float | None = None
-    subset: int | None = None
-    pretrained: str | None = None
-    preset: str | None = None
-    stand_in: bool = False
-    data_dir: str | None = None
     marks: tuple[str, ...] = ()
 
     def config(self) -> dict[str, Any]:
@@ -140,20 +120,8 @@ def task_of(request: Request) -> Task:
         noise = LABEL_NOISE if noise is None else noise
     elif noise is not None:
         raise RunError(f"`label-noise` is for digits, not {request.dataset}.")
-    return Task(
-        dataset=request.dataset,
-        model=request.model,
-        loss=request.loss,
-        seed=request.seed,
-        settings=chosen,
-        label_noise=noise,
-        subset=request.subset,
-        pretrained=request.pretrained,
-        preset=request.preset,
-        stand_in=request.stand_in,
-        data_dir=request.data_dir,
-        marks=tuple(marks),
-    )
+    fields = {**vars(request), "label_noise": noise, "settings": chosen}
+    return Task(**fields, marks=tuple(marks))
 
 
 def _check_start(request: Request) -> None:
