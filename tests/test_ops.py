@@ -15,7 +15,6 @@ from keras_selcal._core.ops import (
     argmax,
     cumsum,
     first_largest,
-    in_blocks,
     lgamma1p,
     matmul,
     safe_log,
@@ -57,26 +56,28 @@ def test_top_two_with_ties(rng):
     np.testing.assert_array_equal(numpy(second)[:, 0], ordered[:, -2])
 
 
+@pytest.mark.parametrize("ties", [True, False])
 @pytest.mark.parametrize("size", [5, 40])
-def test_the_first_of_the_largest(rng, size, monkeypatch):
-    """In blocks too, of which the last one is short."""
-    monkeypatch.setattr("keras_selcal._core.ops._BLOCK", 7 * size)
+def test_the_first_of_the_largest(rng, size, ties, monkeypatch):
+    """In rows of ties, and where every row has one largest value."""
     monkeypatch.setattr("keras_selcal._core.ops._SMALL", 6 * size)
     p = rng.choice([1.0, 2.0, 3.0], (50, size)).astype("float32")
     p[::5, 2] = 20 * size
     p = (p / p.sum(-1, keepdims=True)).astype("float32")
-    p[3] = np.nan
+    if ties:
+        p[3] = np.nan
+    else:
+        p = rng.permuted(np.tile(np.arange(1.0, size + 1), (50, 1)), axis=-1)
+        p = (p / p.sum(-1, keepdims=True)).astype("float32")
     first = np.nanargmax(np.nan_to_num(p), -1)
     index = np.where(np.arange(50) % 3, first, 1)[:, None].astype("int32")
-    for x, most in ((p, 0.501), (np.log(p), -0.69)):
+    for x in (p, np.log(p)):
         x = ops.convert_to_tensor(x)
         found = numpy(one_off(argmax)(x))[:, 0]
         np.testing.assert_array_equal(np.delete(found, 3), np.delete(first, 3))
-
-        def both(x, index, most=most):
-            return in_blocks(lambda *rows: first_largest(*rows, most), x, index)
-
-        largest, hit = map(numpy, one_off(both)(x, ops.convert_to_tensor(index)))
+        largest, hit = map(
+            numpy, one_off(first_largest)(x, ops.convert_to_tensor(index))
+        )
         np.testing.assert_array_equal(largest[:, 0], numpy(x).max(-1))
         expected = first == index[:, 0]
         np.testing.assert_array_equal(np.delete(hit, 3), np.delete(expected, 3))

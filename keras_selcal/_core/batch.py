@@ -14,7 +14,7 @@ from keras_selcal._core.ops import (
     argmax,
     as_float,
     first_largest,
-    in_blocks,
+    looks_at_values,
     mask_of,
     may_be_infinite,
     safe_log,
@@ -127,7 +127,9 @@ class Batch:
         arranged = outputs.arrange(y_true, y_pred, _static_shape(y_true), ops)
         num_labels = int(arranged.y_pred.shape[-2]) if outputs.multi_label else 1
         k = int(arranged.y_pred.shape[-1])
-        y_pred = ops.reshape(arranged.y_pred, (-1, k))
+        y_pred = arranged.y_pred
+        if len(y_pred.shape) != 2:
+            y_pred = ops.reshape(y_pred, (-1, k))
         labels, kept = label_rows(arranged, outputs, y_pred)
         if kept is not None:
             kept = ops.cast(ops.reshape(kept, (*shape, num_labels)), y_pred.dtype)
@@ -298,13 +300,7 @@ class Batch:
     def top_label(self) -> tuple[Tensor, Tensor]:
         """Returns the predicted class's probability and its label mass, both (n,)."""
         if self.sparse and self.threshold == 0.5:
-            # Two equal probabilities are at most ½.
-            most = -0.69 if self.in_logs else 0.501
-            largest, correct = in_blocks(
-                lambda x, index: first_largest(x, index, most),
-                self.y_pred,
-                self.class_indices,
-            )
+            largest, correct = first_largest(self.y_pred, self.class_indices)
             correct = ops.cast(correct, largest.dtype)
         else:
             place = self.predicted()
@@ -359,8 +355,9 @@ def _rows_of_weight(
 def _sums_to_one(rows: Tensor) -> Tensor:
     """Returns which rows may be distributions, (n,), instead of NaN or logits."""
     # Without absolute values, (1 − p, p) and many rows of logits sum to 1 for any p.
-    (sums,) = in_blocks(lambda rows: (ops.sum(abs(rows), axis=-1),), rows)
-    return abs(sums - 1.0) <= SUM_TOLERANCE
+    if not (looks_at_values(rows) and bool(rows.detach().amin() >= 0)):
+        rows = abs(rows)
+    return abs(ops.sum(rows, axis=-1) - 1.0) <= SUM_TOLERANCE
 
 
 def _static_shape(x: Tensor) -> tuple[int | None, ...] | None:

@@ -16,11 +16,11 @@ Tensor: TypeAlias = Any
 # Smallest number whose logarithm and reciprocal are finite in float32.
 TINY = 1e-37
 
-# Entries of a block whose temporary arrays stay in a CPU's cache.
-_BLOCK = 2**18
-
 # Entries of an array on which the number of operations costs more than their size.
 _SMALL = 2**14
+
+# Up to this many columns NumPy finds maxima faster in columns than in rows.
+FEW_COLUMNS = 24
 
 # Coefficients of Π_{j=1..8} (1 + x/j) = Π (x + j) / 8!, highest power first.
 _RISING_PRODUCT = tuple(
@@ -62,6 +62,21 @@ def add_exactly(old: Tensor, lost: Tensor, values: Tensor) -> tuple[Tensor, Tens
     lost = lost + ((old - (new - added)) + (values - added))
     first = new + lost
     return first, lost - (first - new)
+
+
+def add_to_sums(sums: Any, values: Tensor) -> None:
+    """Adds values to a variable of exact sums, which holds pairs of floats."""
+    if keras.backend.backend() == "torch" and not in_stateless_scope():
+        import torch
+
+        # Keras's `stack` and `assign` take longer than the sum of a small array.
+        with torch.no_grad():
+            old = sums.value
+            values = values.to(old)
+            torch.stack(add_exactly(old[0], old[1], values), out=old)
+        return
+    values = ops.cast(values, sums.dtype)
+    sums.assign(ops.stack(add_exactly(sums[0], sums[1], values)))
 
 
 def add_to_cells(sums: Any, index: Tensor, rows: Tensor) -> bool:
@@ -254,20 +269,6 @@ def may_be_infinite(x: Tensor) -> bool:
     return not (looks_at_values(x) and bool(x.detach().amin() > -math.inf))
 
 
-def in_blocks(function: Callable[..., Any], *rows: Tensor) -> Any:
-    """Returns function(*rows) of arrays (n, ...), a tuple of tensors of n rows.
-
-    Eager PyTorch on a CPU takes blocks of rows whose temporary arrays stay in its
-    cache.
-    """
-    step = max(1, _BLOCK // math.prod(rows[0].shape[1:])) if rows[0].shape[0] else 1
-    if not looks_at_values(rows[0]) or rows[0].shape[0] <= step:
-        return function(*rows)
-    blocks = zip(*(array.split(step) for array in rows), strict=True)
-    parts = zip(*(function(*block) for block in blocks), strict=True)
-    return tuple(ops.concatenate(part) for part in parts)
-
-
 def argmax(x: Tensor) -> Tensor:
     """Returns the first index of the largest value of each row, (n, 1), as int32.
 
@@ -288,21 +289,48 @@ def argmax(x: Tensor) -> Tensor:
     return ops.cast(ops.argmax(x, axis=-1, keepdims=True), "int32")
 
 
-def first_largest(x: Tensor, index: Tensor, most: float) -> tuple[Tensor, Tensor]:
+def first_largest(x: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the largest value of each row, and whether it is at `index`, (n, 1), for
-    the first time in the row; both (n, 1).
-
-    A value that a row has twice is below `most`.
+    the first time in the row; both (n, 1) and without a gradient.
     """
-    largest = ops.amax(x, axis=-1, keepdims=True)
-    # A small argmax costs less than the operations that avoid it.
-    if not looks_at_values(x) or x.numel() < _SMALL:
-        return largest, argmax(x) == index
-    found = ops.take_along_axis(x, index, axis=-1) == largest
-    # Only in these rows may an earlier value be the same.
-    rows = (found & (largest < most))[:, 0].nonzero()[:, 0]
-    found[rows] = x[rows].argmax(-1, keepdim=True) == index[rows]
-    return largest, found
+    if not worth_numpy(x):
+        return ops.amax(x, axis=-1, keepdims=True), argmax(x) == index
+    import torch
+
+    rows, place = x.detach().numpy(), index[:, 0].numpy()
+    each = np.arange(len(rows))
+    largest, once = (None, False)
+    if rows.shape[-1] <= FEW_COLUMNS:
+        largest, once = largest_in_columns(rows)
+    if once:
+        found = rows[each, place] == largest
+    else:
+        top = rows.argmax(axis=-1)
+        largest, found = rows[each, top], top == place
+    return torch.from_numpy(largest)[:, None], torch.from_numpy(found)[:, None]
+
+
+def worth_numpy(x: Tensor) -> bool:
+    """Returns whether NumPy, which shares the memory of PyTorch's tensors on a CPU, is
+    the faster way to look at values: PyTorch compares and searches rows slowly.
+    """
+    return looks_at_values(x) and x.numel() >= _SMALL
+
+
+def largest_in_columns(x: Any) -> tuple[Any, bool]:
+    """Returns the largest value of each row of a NumPy array, (n,), and whether it is
+    unique in every row without NaN; fast for up to `FEW_COLUMNS` columns.
+    """
+    n, k = x.shape
+    largest, found = np.empty(n, x.dtype), 0
+    # The columns of a block stay in the cache.
+    step = 2**15 // k
+    for start in range(0, n, step):
+        rows = slice(start, start + step)
+        columns = np.ascontiguousarray(x[rows].T)
+        columns.max(axis=0, out=largest[rows])
+        found += int(np.count_nonzero(columns == largest[rows]))
+    return largest, found == n
 
 
 def safe_log(x: Tensor) -> Tensor:

@@ -261,7 +261,7 @@ def label_rows(
     """Returns the rows' labels, and which rows `ignore_class` keeps (n,), or None."""
     y_true, k, ignored = arranged.y_true, int(y_pred.shape[-1]), outputs.ignore_class
     if arranged.sparse:
-        flat = ops.reshape(y_true, (-1,))
+        flat = y_true if len(y_true.shape) == 1 else ops.reshape(y_true, (-1,))
         kept = None if ignored is None else flat != ignored
         return ops.expand_dims(_indices(flat), -1), kept
     if arranged.sparse is None:

@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import NDArray
 
+from keras_selcal._core.ops import FEW_COLUMNS, largest_in_columns
 from keras_selcal._core.outputs import Outputs, broadcast_weight, finite_log_p
 from keras_selcal._core.validation import (
     check_labels,
@@ -22,9 +23,6 @@ Array = NDArray[Any]
 
 # Entries of an (n, k) array that are converted to float64 at a time: 8 MB.
 MOST_ENTRIES = 2**20
-
-# Up to this many classes NumPy finds maxima faster in columns than in rows.
-_FEW_CLASSES = 24
 
 
 def to_numpy(x: Any) -> Array:
@@ -319,16 +317,9 @@ class Samples:
         """The largest prediction (n,), and whether it is known to be unique in every
         row without NaN.
         """
-        if self.num_classes > _FEW_CLASSES:
+        if self.num_classes > FEW_COLUMNS:
             return self.of_class(self.y_pred, self.top), False
-        largest = np.empty(self.n, self.y_pred.dtype)
-        found = 0
-        # The columns of a block stay in the cache.
-        for rows in row_blocks(self.y_pred.shape, 2**15):
-            columns = np.ascontiguousarray(self.y_pred[rows].T)
-            columns.max(axis=0, out=largest[rows])
-            found += int(np.count_nonzero(columns == largest[rows]))
-        return largest, found == self.n
+        return largest_in_columns(self.y_pred)
 
     @cached_property
     def confidence(self) -> Array:

@@ -12,8 +12,8 @@ from keras_selcal._core.batch import Batch
 from keras_selcal._core.ops import (
     TINY,
     Tensor,
-    add_exactly,
     add_to_cells,
+    add_to_sums,
     looks_at_values,
     segment_sum,
 )
@@ -157,8 +157,7 @@ class ClassificationMetric(keras.metrics.Metric):
         What is rounded off stays below the last digit of the first float, so that
         both together count exactly to 2⁴⁸.
         """
-        values = ops.cast(values, sums.dtype)
-        sums.assign(ops.stack(add_exactly(sums[0], sums[1], values)))
+        add_to_sums(sums, values)
 
     @staticmethod
     def total(sums: Any) -> Tensor:
@@ -221,6 +220,8 @@ class ClassificationMetric(keras.metrics.Metric):
     def group_counts(self, w: Tensor) -> Tensor:
         """Returns the number of rows of weight above 0 of each label, (groups,)."""
         present = ops.cast(w > 0, w.dtype)
+        if self.groups == 1:
+            return ops.sum(present, keepdims=True)
         return ops.sum(ops.reshape(present, (-1, int(self.groups or 1))), axis=0)
 
     def result_per_group(self) -> Tensor:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from keras import ops
-from keras.backend import standardize_dtype
+from keras.backend import backend, standardize_dtype
 
 from keras_selcal import csf as csfs
 from keras_selcal._core.batch import Batch
@@ -14,9 +14,10 @@ from keras_selcal._core.binning import (
     cell_sums,
     check_binning,
     check_kind,
+    uniform_bins,
     uniform_edges,
 )
-from keras_selcal._core.ops import Tensor, safe_log
+from keras_selcal._core.ops import Tensor, safe_log, worth_numpy
 from keras_selcal._core.saving import serializable
 from keras_selcal._core.validation import check_choice, check_count, refuse
 from keras_selcal.metrics.base import (
@@ -74,6 +75,12 @@ class _BinnedError(ClassificationMetric):
         last = self.num_bins - 1
         edges = uniform_edges(self.num_bins, standardize_dtype(p.dtype))
         edges = ops.convert_to_tensor(edges)
+        if worth_numpy(p):
+            return ops.convert_to_tensor(uniform_bins(p.numpy(), self.num_bins))
+        if backend() == "torch":
+            # One operation; NaN goes to the last bin, and its weight is NaN.
+            index = ops.searchsorted(edges[1:-1], p, side="left")
+            return ops.cast(index, "int32")
         # Backends differ in where NaN goes.
         p = ops.where(ops.equal(p, p), p, 0.0)
         # p·M is the bin, except at edges and for rounding; faster than a search.
