@@ -29,7 +29,7 @@ if os.environ.get("KERAS_BACKEND") == "jax":
 import keras
 import numpy as np
 
-from benchmarks.losses import step
+from benchmarks.timing import step
 from keras_selcal import AULoss, AURCLoss, KDECrossentropy, metrics
 from keras_selcal.functional import kde_ece
 
