@@ -108,7 +108,7 @@ def judge(sets: list[Set]) -> None:
         size = f"{len(labels):,} | {logits.shape[-1]} | {errors:,}"
         figures = f"{cells(change, '+.1f')} | {fell_back} of {SPLITS}"
         print(f"| {data.name} | {size} | {figures} |", flush=True)
-    harm = dict(zip(rules, (np.array(found) > HARM).sum(axis=0), strict=True))
+    harm = dict(zip(rules, (np.array(found) > HARM).sum(axis=0).tolist(), strict=True))
     print(f"\nMore than {HARM:g} % worse than msp on so many sets: {harm}")
 
 

@@ -72,8 +72,8 @@ def test_values_are_exact_metrics_of_the_current_weights():
 def test_default_metrics_and_callables():
     validation = data()[1]
     model = shared()
-    names = ["val_nll", "val_ece", "val_adaptive_ece", "val_cwece", "val_aurc"]
-    assert list(measured(model, validation)) == names
+    names = ["nll", "refinement", "ece", "adaptive_ece", "cwece", "aurc"]
+    assert list(measured(model, validation)) == [f"val_{name}" for name in names]
     outputs = model.predict(validation[0], verbose=0)
 
     def answers(y_true, y_pred, from_logits, sample_weight):

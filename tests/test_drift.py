@@ -100,7 +100,8 @@ def test_a_few_labels_tell_whether_the_risk_bound_holds(fitted, rng):
     assert wrong.risk_holds is False
     assert wrong.promised_risk == 0.1
     assert not wrong.drifted
-    assert "contradicts" in str(wrong)
+    assert "contradicts the promise of at most 10.0\N{NO-BREAK SPACE}%" in str(wrong)
+    assert "(p < 1e-10)" in str(wrong)
 
 
 def test_nan_among_the_outputs_is_refused(fitted, rng):
@@ -201,6 +202,14 @@ def test_auto_chooses_on_one_half_and_says_so(rng, capsys, tmp_path):
     fitted.save(tmp_path / "model.keras")
     loaded = SelectiveClassifier.load(tmp_path / "model.keras")
     assert loaded.csf.p == fitted.csf.p
+    quantiles = np.quantile(fitted.record.confidence, (0.05, 0.5, 0.95))
+    for said in (
+        f"csf='MaxLogitPNorm(p={fitted.csf.p:g})'",
+        f"date={fitted.record.date}, coverage=0.7, n=1000",
+        "confidence=" + " … ".join(f"{value:.4g}" for value in quantiles),
+        fitted.record.choice,
+    ):
+        assert said in repr(loaded)
     new, _ = scaled_logits(rng, 200)
     found, wanted = (one.predict(new, verbose=0) for one in (loaded, fitted))
     np.testing.assert_array_equal(found.labels, wanted.labels)
@@ -212,7 +221,7 @@ def test_auto_falls_back_to_msp(rng):
     y = (p.cumsum(axis=-1) > rng.uniform(size=(800, 1))).argmax(axis=-1)
     fitted = SelectiveClassifier(identity(5), "auto").fit(x, y, coverage=0.5, verbose=0)
     assert fitted.csf is csf.msp
-    assert "unsure" in fitted.record.choice
+    assert "is unsure, with" in fitted.record.choice
 
 
 def test_the_monitor_of_training_logs_the_distance_from_the_fit(rng, fitted):

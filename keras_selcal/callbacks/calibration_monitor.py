@@ -138,7 +138,7 @@ class CalibrationMonitor(keras.callbacks.Callback):
     def __init__(
         self,
         validation_data: Any,
-        metrics: Any = ("nll", "ece", "adaptive_ece", "cwece", "aurc"),
+        metrics: Any = ("nll", "refinement", "ece", "adaptive_ece", "cwece", "aurc"),
         *,
         every: int = 1,
         prefix: str = "val_",

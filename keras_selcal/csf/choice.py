@@ -32,6 +32,7 @@ class Choice(NamedTuple):
         interval: of `gain`, from the 2.5 % to the 97.5 % quantile of resamples.
         share: share of the resamples in which the gain is above 0.
         aurc: the AURC of each candidate, by its name.
+        errors: number of errors that the candidates are compared by.
     """
 
     csf: ConfidenceScore
@@ -39,12 +40,18 @@ class Choice(NamedTuple):
     interval: tuple[float, float]
     share: float
     aurc: dict[str, float]
+    errors: int
 
     def __str__(self) -> str:
         low, high = (f"{1000 * end:.3g}" for end in self.interval)
         gain = f"{1000 * self.gain:.3g} (95 % interval {low} to {high})"
         if self.csf is msp:
-            return f"msp: the best other score gains {gain} in AURC × 10³, unsure"
+            others = [name for name in self.aurc if name != "msp"]
+            best = min(others, key=self.aurc.__getitem__, default="none")
+            return (
+                f"msp: the gain of the best other score, {best}, is unsure, with "
+                f"{self.errors} errors: {gain} in AURC × 10³"
+            )
         return f"{name_of(self.csf)}: AURC × 10³ is lower than that of msp by {gain}"
 
 
@@ -183,9 +190,10 @@ def best_of(
     resampled = np.mean([gains(label) for label in labels], axis=0)
     low, high = (float(end) for end in np.quantile(resampled, (0.025, 0.975)))
     gain, share = values["msp"] - values[name_of(best)], (resampled > 0).mean()
-    errors = sum(loss.sum() for loss in losses)
+    errors = int(sum(loss.sum() for loss in losses))
     sure = gain > 0 and share >= _LEAST_SHARE and errors >= _FEWEST_ERRORS
-    return Choice(best if sure else msp, gain, (low, high), float(share), values)
+    chosen = best if sure else msp
+    return Choice(chosen, gain, (low, high), float(share), values, errors)
 
 
 def choose(

@@ -25,6 +25,10 @@ class UnknownMetric(RankingMetric):
     Labels are class indices; −1 marks an unknown input. The state has a histogram of
     the confidence scores for each kind. Subclasses implement `of_kinds`.
 
+    A loss leaves unknown inputs out with `ignore_class=-1`. Pass these metrics in
+    `metrics=` then, not in `weighted_metrics=`: on PyTorch, a loss of Keras sets the
+    sample weights of ignored samples to 0, for the metrics as well.
+
     Args:
         csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it.
         **options: `num_cells`, see `RankingMetric`; `from_logits`, `ignore_class`,

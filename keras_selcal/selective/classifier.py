@@ -135,7 +135,7 @@ class SelectiveClassifier(DriftChecks):
         calibrator = self.calibrator and type(self.calibrator).__name__
         text = (
             f"SelectiveClassifier(model={self.model.name!r}, "
-            f"csf={self.csf.__name__!r}, calibrator={calibrator}, threshold="
+            f"csf={csf_module.name_of(self.csf)!r}, calibrator={calibrator}, threshold="
         )
         if self.record is None:
             return text + "None)"

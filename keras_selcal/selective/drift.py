@@ -120,6 +120,11 @@ def ks_test(reference: Any, new: Any) -> tuple[float, float]:
     return d, min(1.0, max(0.0, 1.0 - float(inside[n])))
 
 
+def _p(p_value: float) -> str:
+    """Returns a p-value in words; rounding errors are of the size of 10⁻¹²."""
+    return f"p = {p_value:.3g}" if p_value >= 1e-10 else "p < 1e-10"
+
+
 class DriftCheck(NamedTuple):
     """Whether new data are like those of the fit.
 
@@ -154,18 +159,18 @@ class DriftCheck(NamedTuple):
     def __str__(self) -> str:
         verdict = "differ from" if self.drifted else "are like"
         text = (
-            f"The confidences of these {self.n} samples {verdict} those of the fit "
-            f"(p = {self.p_value:.3g}; false alarm rate {self.false_alarm_rate:g}). "
-            f"Coverage: {self.coverage:.4g}; at the fit {self.fitted_coverage:.4g}."
+            f"The confidences of these {self.n:,} samples {verdict} those of the fit "
+            f"({_p(self.p_value)}; false alarm rate {self.false_alarm_rate:g}). "
+            f"Coverage: {self.coverage:.1%}; at the fit {self.fitted_coverage:.1%}."
         )
-        if self.risk_holds is not None:
+        if self.risk_p_value is not None:
             fate = "does not contradict" if self.risk_holds else "contradicts"
             text += (
-                f" The selective risk, {np.max(self.selective_risk):.4g}, {fate} the "
-                f"promise of at most {np.max(self.promised_risk):.4g} "
-                f"(p = {self.risk_p_value:.3g})."
+                f" The selective risk, {np.max(self.selective_risk):.1%}, {fate} the "
+                f"promise of at most {np.max(self.promised_risk):.1%} "
+                f"({_p(self.risk_p_value)})."
             )
-        return text
+        return text.replace("%", "\N{NO-BREAK SPACE}%")
 
 
 class DriftMonitor:

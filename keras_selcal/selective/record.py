@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from keras_selcal.selective.base import Record
 
 Figure = float | tuple[float, ...]
@@ -46,8 +48,14 @@ class FitRecord(Record):
     confidence: tuple[float, ...] = field(default=(), repr=False)
 
     def describe(self) -> str:
-        """Returns the figures in one line, as arguments."""
-        parts = [f"coverage={_text(self.coverage)}", f"n={self.n}"]
+        """Returns the figures in one line, as arguments; of the confidences the 5 %,
+        50 % and 95 % quantiles.
+        """
+        parts = [
+            f"date={self.date}",
+            f"coverage={_text(self.coverage)}",
+            f"n={self.n}",
+        ]
         if self.groups is not None:
             parts.append(f"groups={self.groups}")
         parts.append(f"selective_risk={_text(self.selective_risk)}")
@@ -57,6 +65,9 @@ class FitRecord(Record):
             parts.append("bound=None")
         else:
             parts.append(f"delta={self.delta:g}, bound={_text(self.bound)}")
+        if self.confidence:
+            ends = np.quantile(self.confidence, (0.05, 0.5, 0.95))
+            parts.append(f"confidence={' … '.join(f'{end:.4g}' for end in ends)}")
         if self.choice is not None:
             parts.append(f"choice={self.choice!r}")
         return ", ".join(parts)
