@@ -29,6 +29,7 @@ from keras_selcal._core.validation import (
     check_probabilities,
     refuse,
 )
+from keras_selcal.csf.names import BUILT_IN
 
 _STACKED = ("neg_mutual_information", "agreement")
 
@@ -66,10 +67,10 @@ def _checked(csf: Any) -> Any:
     """Returns the name of a score of stacks, or a score of the mean probability."""
     if isinstance(csf, str) and csf in _STACKED:
         return csf
-    unknown = isinstance(csf, str) and csf not in csfs.BUILT_IN
+    unknown = isinstance(csf, str) and csf not in BUILT_IN
     score = None if unknown else csfs.get(csf)
     if score is None or score.needs == "logits":
-        of_mean = (name for name, s in csfs.BUILT_IN.items() if s.needs != "logits")
+        of_mean = (name for name, s in BUILT_IN.items() if s.needs != "logits")
         listed = ", ".join(repr(name) for name in (*_STACKED, *of_mean))
         refuse("csf", csf, f"one of {listed}, or a callable of probabilities")
     return score

@@ -366,11 +366,28 @@ def test_msp_stays_on_mnist():
     logits, y = data["logits"], data["targets"].ravel()
     for held_out in (slice(None, None, 2), slice(3000)):
         assert csf.choose(logits[held_out], y[held_out]) == "msp"
+    for half, expected in ((slice(5000), 0.387), (slice(5000, None), 0.056)):
+        found = 1e3 * F.aurc(y[half], logits[half], from_logits=True)
+        assert found == pytest.approx(expected, abs=1e-3)
     # On the last 7,000 images the best norm, p = 2, raises AURC.
     new = {"y_true": y[3000:], "y_pred": logits[3000:], "from_logits": True}
     assert 1e3 * F.aurc(**new) == pytest.approx(0.0853, abs=1e-4)
     found = 1e3 * F.aurc(**new, csf=csf.MaxLogitPNorm(2))
     assert found == pytest.approx(0.1024, abs=1e-4)
+
+
+def test_candidates_can_be_named(rng):
+    logits, y = scaled_logits(rng, 100)
+    found = csf.compare(logits, y, candidates=["gen", csf.energy])
+    assert list(found.aurc) == ["msp", "gen", "energy"]
+    assert f"with {(logits.argmax(axis=-1) != y).sum()} errors" in str(found)
+    with pytest.raises(ValueError, match="'energy' needs logits"):
+        csf.compare(
+            reference.softmax(logits), y, candidates=["energy"], from_logits=False
+        )
+    alone = csf.compare(logits, y, candidates=[])
+    assert alone.csf is csf.msp
+    assert alone.gain == 0
 
 
 def test_nothing_is_chosen_on_predictions_with_nan(rng):

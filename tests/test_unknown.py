@@ -210,6 +210,8 @@ def test_streaming_metrics_equal_the_functions(
     [
         (lambda: F.ood_auroc([0.5], []), "unknown"),
         (lambda: F.ood_auroc([0.5, np.nan], [0.5]), "known"),
+        (lambda: F.ood_auroc([[3.0, -1.0]], [[0.5, 0.5]]), "known"),
+        (lambda: F.ood_auroc([0.5], ["0.5"]), "unknown"),
         (lambda: F.ood_auroc([[0.2, 0.3, 0.5]], [[0.5, 0.5]]), "unknown"),
         (lambda: F.ood_aupr([0.5], [0.5], positive="both"), "positive"),
         (lambda: F.fpr_at_tpr([0.5], [0.5], tpr=0), "tpr"),

@@ -11,6 +11,7 @@ from keras_selcal._core.samples import Array, Samples, to_counts
 from keras_selcal._core.segments import Segments
 from keras_selcal._core.validation import refuse
 from keras_selcal.csf.logits import MaxLogitPNorm, energy, max_logit
+from keras_selcal.csf.names import get, name_of
 from keras_selcal.csf.probabilities import doctor, gen, margin, msp, neg_entropy
 from keras_selcal.csf.score import ConfidenceScore
 
@@ -55,11 +56,6 @@ class Choice(NamedTuple):
         return f"{name_of(self.csf)}: AURC × 10³ is lower than that of msp by {gain}"
 
 
-def name_of(score: ConfidenceScore) -> str:
-    """Returns the name of a score, with its parameter if it has one."""
-    return repr(score) if isinstance(score, MaxLogitPNorm) else score.__name__
-
-
 def default_candidates(
     from_logits: bool, num_classes: int, events: bool
 ) -> list[ConfidenceScore]:
@@ -74,7 +70,7 @@ def compare(
     logits: Any,
     labels: Any,
     *,
-    candidates: Iterable[ConfidenceScore] | None = None,
+    candidates: Iterable[Any] | None = None,
     from_logits: bool = True,
     sample_weight: Any = None,
     num_resamples: int = 500,
@@ -92,9 +88,9 @@ def compare(
         logits: predictions of held-out data, (..., k), not those that the network was
             trained on.
         labels: class indices or distributions.
-        candidates: scores besides `msp`. By default, all that the predictions allow,
-            and MaxLogit with p-norm for p = 2, …, 8. Two classes leave out the p-norm,
-            sigmoids all scores of logits.
+        candidates: scores besides `msp`, as `get` takes them. By default, all that the
+            predictions allow, and MaxLogit with p-norm for p = 2, …, 8. Two classes
+            leave out the p-norm, sigmoids all scores of logits.
         from_logits: whether `logits` holds logits. Without them only scores of
             probabilities are compared.
         sample_weight: of a shape that broadcasts to the samples'.
@@ -129,7 +125,7 @@ def compare(
         )
     parts = samples.split_labels()
     return best_of(
-        [msp, *candidates],
+        [msp, *(get(score, from_logits=from_logits) for score in candidates)],
         lambda score: [part.ranks(score) for part in parts],
         [1.0 - part.correct for part in parts],
         [part.weight for part in parts],

@@ -6,14 +6,19 @@ import numpy as np
 
 from keras_selcal import csf as csfs
 from keras_selcal._core.ranking import Ranking
-from keras_selcal._core.samples import Array, Samples, to_numpy
+from keras_selcal._core.samples import Array, Samples, to_numbers, to_numpy
 from keras_selcal._core.segments import Segments
-from keras_selcal._core.validation import check_choice, check_number, refuse
+from keras_selcal._core.validation import (
+    check_choice,
+    check_number,
+    check_probabilities,
+    refuse,
+)
 
 
 def confidences(predictions: Any, csf: Any, from_logits: bool, name: str) -> Array:
     """Returns scores (n,) as they are, and those of predictions (n, k)."""
-    values = to_numpy(predictions)
+    values = to_numbers(name, predictions)
     if values.ndim not in (1, 2) or not values.size:
         refuse(name, values.shape, "scores (n,) or predictions (n, k)")
     if values.ndim == 1:
@@ -26,6 +31,8 @@ def confidences(predictions: Any, csf: Any, from_logits: bool, name: str) -> Arr
             )
         scores = values.astype("float64")
     else:
+        if not from_logits and values.shape[1] > 1:
+            check_probabilities(values.astype("float64"), name)
         # Labels do not matter here.
         labels = np.zeros(len(values), "int32")
         samples = Samples.given(labels, values, from_logits=from_logits)
