@@ -10,7 +10,7 @@ from keras_selcal import CalibrationReport, functional
 from keras_selcal._core.reliability import wilson
 from keras_selcal.report.html import numbers, words
 from keras_selcal.report.statistics import chance_ece
-from keras_selcal.selective.cuts import shortest_above
+from keras_selcal.selective.bounds import shortest_above
 
 pytestmark = pytest.mark.backend_free
 

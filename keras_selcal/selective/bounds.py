@@ -1,10 +1,11 @@
-"""Tests of a risk: exact for counts of errors, by betting for other losses; and where
-the search for a guaranteed risk starts.
+"""Tests of a risk: exact for counts of errors, by betting for other losses; where the
+search for a guaranteed risk starts; why there is none, and short thresholds.
 """
 
 import functools
 import math
 from collections.abc import Callable
+from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from typing import Any
 
 import numpy as np
@@ -318,3 +319,20 @@ def _sharpened(m: int, risk: float, level: float) -> int:
     if errors < 0:
         return 0
     return fewest_samples(errors, risk, level) if errors < 100 else m
+
+
+def shortest_above(low: float, high: float, decimals: int = 3) -> str:
+    """Returns a decimal number t with low < t ≤ high with as few digits as possible.
+
+    Example:
+    >>> shortest_above(0.97228, 0.97234)
+    '0.9723'
+    """
+    exact = Decimal(high)
+    for places in range(decimals, 25):
+        # Binary 0.7 is slightly smaller than 0.7; it is shown as 0.700, not 0.699.
+        for rounding in (ROUND_HALF_EVEN, ROUND_FLOOR):
+            text = f"{exact.quantize(Decimal(1).scaleb(-places), rounding):f}"
+            if low < float(text) <= high:
+                return text
+    return repr(high)

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from keras_selcal.selective.bounds import (
     explain_unmet,
     least_passing,
     risk_bound,
+    shortest_above,
     shuffled_indices,
 )
 from keras_selcal.selective.losses import check_losses
@@ -386,20 +386,3 @@ class Cuts:
 
 def _text(values: np.ndarray) -> str:
     return ", ".join(f"{value:.4g}" for value in np.ravel(values))
-
-
-def shortest_above(low: float, high: float, decimals: int = 3) -> str:
-    """Returns a decimal number t with low < t ≤ high with as few digits as possible.
-
-    Example:
-    >>> shortest_above(0.97228, 0.97234)
-    '0.9723'
-    """
-    exact = Decimal(high)
-    for places in range(decimals, 25):
-        # Binary 0.7 is slightly smaller than 0.7; it is shown as 0.700, not 0.699.
-        for rounding in (ROUND_HALF_EVEN, ROUND_FLOOR):
-            text = f"{exact.quantize(Decimal(1).scaleb(-places), rounding):f}"
-            if low < float(text) <= high:
-                return text
-    return repr(high)
