@@ -6,6 +6,7 @@ import json
 import pkgutil
 import re
 import runpy
+import shlex
 from pathlib import Path
 
 import execute
@@ -13,6 +14,7 @@ import pytest
 
 import keras_selcal
 import recipes
+from recipes.cli import parse
 
 MODULES = [
     module.name
@@ -83,3 +85,14 @@ def test_readme_lists_every_loss():
     for name in keras_selcal.losses.__all__:
         if name not in ("Batch", "ClassificationLoss", "get"):
             assert f"`{name}`" in text, name
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
+def test_commands_that_train_have_options_that_exist(guide):
+    """They take hours, so that only their arguments are read."""
+    text = guide.read_text("utf-8").replace("\\\n", " ")
+    for command in re.findall(r"^python -m recipes (.*)$", text, flags=re.M):
+        parse(shlex.split(command, comments=True))
+    for code in re.findall(r"^```py\n(.*?)^```$", text, flags=re.M | re.DOTALL):
+        compile(code, str(guide), "exec")

@@ -125,3 +125,20 @@ def test_labels_of_two_ranks_on_one_compiled_model():
         assert got["loss"] == pytest.approx(focal, rel=1e-5), labels.shape
         assert got["brier"] == pytest.approx(expected, rel=1e-5), labels.shape
         assert got["aurc"] == pytest.approx(F.aurc(y, z, from_logits=True), rel=1e-4)
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("binning", ["uniform", "adaptive"])
+def test_the_order_of_an_array_in_memory_changes_nothing(binning):
+    rng = np.random.default_rng(0)
+    # Multiples of 1/15, so that many probabilities lie on the edges of bins.
+    counts = rng.multinomial(15, [0.5, 0.2, 0.2, 0.1], 40)
+    p, y = counts / 15, rng.integers(0, 4, 40)
+    one_hot, weight = np.eye(4)[y], rng.random(40)
+    for labels in (y, one_hot):
+        for w in (None, weight):
+            expected, found = (
+                F.cwece(labels, x, binning=binning, sample_weight=w)
+                for x in (p, np.asfortranarray(p))
+            )
+            np.testing.assert_allclose(found, expected, rtol=1e-12)

@@ -68,7 +68,8 @@ def uniform_bins(p: Array, num_bins: int, left_closed: bool = False) -> Array:
     else:
         at += (p > high).astype(np.intp) - (p <= low)
     flat[near] = np.clip(at, 0, last)
-    return index
+    # Not `index`: the flat array is a copy where p is not in C order.
+    return flat.reshape(index.shape)
 
 
 def run_cuts(n: Any, num_bins: int, xp: Any) -> Any:

@@ -43,17 +43,8 @@ def read_predictions(
 ) -> PredictionFile:
     """Reads predictions and labels; errors name the file and the sample.
 
-    `.npz`: `logits` or `probs`, (n, k), or (n,) for one sigmoid unit; `labels`, class
-    indices or names (n,), or distributions (n, k), multi-hot with `multi_label`;
-    optionally `class_names` (k,) and `images` (n, h, w) or (n, h, w, c).
-
-    `.csv`: a header; a column `label` of class indices or names, which `;` separates
-    with `multi_label`; and a column for each class: `p0`, `p1`, … for probabilities,
-    `z0`, `z1`, … for logits, or the names of the classes for probabilities. One
-    sigmoid unit has one column: `p` for the probability of class 1, or `z`. The
-    unnamed index column that pandas writes is ignored. Samples are counted from 0.
-
-    `.parquet`: the columns of a `.csv`.
+    The formats are those that `keras-selcal report --help` describes. The unnamed
+    index column that pandas writes is ignored. Samples are counted from 0.
     """
     path = Path(path)
     readers: dict[str, Callable[[Path, bool], PredictionFile]] = {

@@ -286,7 +286,7 @@ def class_sums(
         index = uniform_bins(np.append(high, of_label), num_bins, left_closed)
         index, label_bins = np.split(index, [len(high)])
         index += first[c]
-        low = p.astype("float64")
+        low = p.astype("float64", order="C")  # A view must write through it.
         low.reshape(-1)[at] = 0.0
         if w is None:
             gap[first] += np.ones(len(p)) @ low
