@@ -26,16 +26,11 @@ def peers(y, p):
         found["torchmetrics ECE"] = lambda: multiclass_calibration_error(
             *tensors, num_classes=k, n_bins=15
         )
-    if importlib.util.find_spec("torch_uncertainty"):
-        import torch
-        from torch_uncertainty.metrics import AURC
+    if importlib.util.find_spec("keras_proba"):
+        from keras_proba.metrics import calibration
 
-        tensors = torch.from_numpy(p), torch.from_numpy(y)
-
-        def aurc():
-            metric = AURC()
-            metric.update(*tensors)
-            return metric.compute()
-
-        found["torch-uncertainty AURC"] = aurc
+        logits = np.log(np.maximum(p, 1e-37))
+        found["keras-proba ECE"] = lambda: calibration.expected_calibration_error(
+            15, logits, y
+        )
     return found
