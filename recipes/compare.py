@@ -23,9 +23,9 @@ from recipes import models, study
 from recipes.contest import (
     LOSSES,
     Contest,
-    Difference,
-    Samples,
+    Gap,
     Setting,
+    Splits,
     measures,
     paired,
 )
@@ -57,7 +57,7 @@ def network(
 
 # --- Verdict ------------------------------------------------------------------------
 
-Gaps = dict[str, dict[str, Difference]]
+Gaps = dict[str, dict[str, Gap]]
 
 
 def name_of(loss: str) -> str:
@@ -93,7 +93,7 @@ def gaps_of(rows: Sequence[Mapping[str, Any]], protocol: str) -> Gaps:
     }
 
 
-def decided(gaps: Mapping[str, Difference]) -> str:
+def decided(gaps: Mapping[str, Gap]) -> str:
     """Returns `"better"`, `"worse"`, `"mixed"` or `"undecided"`, by `PRIMARY`."""
     said = {gaps[metric].verdict(metric) for metric in PRIMARY} - {"undecided"}
     return "mixed" if len(said) > 1 else next(iter(said), "undecided")
@@ -193,7 +193,7 @@ def compare(
     # Small data gets smaller batches, so that an epoch has several steps.
     size = min(128, max(16, len(drawn[0][0]) // 8))
     for seed, (train, val) in enumerate(drawn):
-        samples = Samples(train, val, found.test)
+        samples = Splits(train, val, found.test)
         for loss in chosen:
             setting = Setting.default(loss, epochs, batch_size=size)
             name = digest({**about, "setting": asdict(setting), "seed": seed})
@@ -242,7 +242,7 @@ def compare(
 Run = tuple[list[dict[str, Any]], np.ndarray]
 
 
-def _train(contest: Contest, setting: Setting, samples: Samples, seed: int) -> Run:
+def _train(contest: Contest, setting: Setting, samples: Splits, seed: int) -> Run:
     """Returns a row for each protocol, and the scaled test logits of the best epoch."""
     outcomes, seconds = contest.train(setting, samples, seed)
     rows = [

@@ -80,7 +80,7 @@ LOSSES = {
 
 
 @dataclass(frozen=True)
-class Samples:
+class Splits:
     """Samples of one seed.
 
     Args:
@@ -155,7 +155,7 @@ class Setting:
 _MOST_MODELS = 16
 
 
-class Outcome(NamedTuple):
+class Trained(NamedTuple):
     """What a training gave: logits of validation, test and unknown inputs."""
 
     epoch: int
@@ -177,8 +177,8 @@ class Contest:
     _models: dict[Setting, keras.Model] = field(default_factory=dict)
 
     def train(
-        self, setting: Setting, samples: Samples, seed: int
-    ) -> tuple[dict[str, Outcome], float]:
+        self, setting: Setting, samples: Splits, seed: int
+    ) -> tuple[dict[str, Trained], float]:
         """Trains a model.
 
         Returns:
@@ -235,10 +235,10 @@ class Contest:
         return self._models[key]
 
     @staticmethod
-    def _outcome(model: keras.Model, samples: Samples, epoch: int) -> Outcome:
+    def _outcome(model: keras.Model, samples: Splits, epoch: int) -> Trained:
         unknown = samples.unknown
         train = logits_of(model, samples.train.x)
-        return Outcome(
+        return Trained(
             epoch,
             float(np.mean(train.argmax(1) == samples.train.y)),
             logits_of(model, samples.val.x),
@@ -284,7 +284,7 @@ def measure(labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
     return {"accuracy": accuracy, "nll": _nll(labels, logits), **found}
 
 
-def measures(outcome: Outcome, samples: Samples) -> dict[str, float]:
+def measures(outcome: Trained, samples: Splits) -> dict[str, float]:
     """Returns the metrics of validation and test data, before and after scaling.
 
     The temperature minimises the NLL of the validation data. `unknown_auroc` is the
@@ -317,7 +317,7 @@ def measures(outcome: Outcome, samples: Samples) -> dict[str, float]:
 HIGHER = ("accuracy", "coverage", "unknown_auroc")
 
 
-class Difference(NamedTuple):
+class Gap(NamedTuple):
     """A mean difference and half the width of its 95 % interval."""
 
     mean: float
@@ -327,7 +327,7 @@ class Difference(NamedTuple):
         """Returns `"better"`, `"worse"`, or `"undecided"` where 0 is in the interval.
 
         Example:
-        >>> Difference(-0.5, 0.2).verdict("nll")
+        >>> Gap(-0.5, 0.2).verdict("nll")
         'better'
         """
         if not abs(self.mean) > self.half:
@@ -342,7 +342,7 @@ class Difference(NamedTuple):
         return f"{self.mean:+.{digits}f}{half}{mark}".replace("-", "−")
 
 
-def paired(differences: Any, comparisons: int = 1) -> Difference:
+def paired(differences: Any, comparisons: int = 1) -> Gap:
     """Returns the mean of paired differences, with Student's interval.
 
     Args:
@@ -358,6 +358,6 @@ def paired(differences: Any, comparisons: int = 1) -> Difference:
     values = np.asarray(differences, "float64")
     n = len(values)
     if n < 2:
-        return Difference(float(values.mean()) if n else math.nan, math.nan)
+        return Gap(float(values.mean()) if n else math.nan, math.nan)
     half = t.ppf(1 - 0.025 / comparisons, n - 1) * values.std(ddof=1) / math.sqrt(n)
-    return Difference(float(values.mean()), float(half))
+    return Gap(float(values.mean()), float(half))

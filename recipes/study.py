@@ -15,7 +15,7 @@ import numpy as np
 from keras import layers
 
 from keras_selcal._core.validation import check_choice
-from recipes.contest import LOSSES, METRICS, Contest, Samples, Setting, measures
+from recipes.contest import LOSSES, METRICS, Contest, Setting, Splits, measures
 from recipes.data import adult, cifar, digits, text
 from recipes.data.base import DataError, Split
 
@@ -65,18 +65,18 @@ class Bed:
     """
 
     title: str
-    load: Callable[["Folders"], Samples]
+    load: Callable[["Folders"], Splits]
     train: int
     val: int
     epochs: int
     classes: int
     network: Callable[..., keras.Model] = mlp
 
-    def samples(self, pool: Samples, seed: int) -> Samples:
+    def samples(self, pool: Splits, seed: int) -> Splits:
         """Returns the samples of a seed: training and validation data are drawn."""
         rest, val = pool.train.hold_out(seed, self.val)
         order = np.random.default_rng(seed).permutation(len(rest))[: self.train]
-        return Samples(rest[order], val, pool.test, pool.unknown, pool.people)
+        return Splits(rest[order], val, pool.test, pool.unknown, pool.people)
 
 
 class Folders(NamedTuple):
@@ -105,7 +105,7 @@ class Folders(NamedTuple):
 _OPTIONS = {"data": "data-dir"}
 
 
-def _texts(name: str, folders: Folders) -> Samples:
+def _texts(name: str, folders: Folders) -> Splits:
     texts = text.load(name, folders.path("data", "text"))
     x = {
         part: text.embed(found, folders.path("cache", f"{name}-{part}.npy"))
@@ -117,10 +117,10 @@ def _texts(name: str, folders: Folders) -> Samples:
         if found is not None
     }
     train, test = Split(x["train"], texts.train.y), Split(x["test"], texts.test.y)
-    return Samples(train, train[:0], test, x.get("unknown"))
+    return Splits(train, train[:0], test, x.get("unknown"))
 
 
-def _cifar10(labels: str | None, folders: Folders) -> Samples:
+def _cifar10(labels: str | None, folders: Folders) -> Splits:
     """CIFAR-10, or CIFAR-10N by the name of its labels; 5,000 images to test on."""
     train, test = cifar.splits("cifar10", folders.path("cifar10"))
     if labels:
@@ -128,22 +128,22 @@ def _cifar10(labels: str | None, folders: Folders) -> Samples:
             train = Split(train.x, noisy[labels].astype("int32"))
     with np.load(folders.path("data", "labels", "cifar10h.npz")) as answers:
         people = answers["counts"][:5000]
-    return Samples(train, train[:0], test[:5000], people=people)
+    return Splits(train, train[:0], test[:5000], people=people)
 
 
-def _adult(folders: Folders) -> Samples:
+def _adult(folders: Folders) -> Splits:
     train, test = adult.load(folders.path("adult"))
-    return Samples(train, train[:0], test)
+    return Splits(train, train[:0], test)
 
 
-def _digits(_: Folders) -> Samples:
+def _digits(_: Folders) -> Splits:
     data = digits.load()
 
     def flat(*parts: Split) -> Split:
         x = np.concatenate([part.x for part in parts]).reshape(-1, 64) / 16
         return Split(x.astype("float32"), np.concatenate([part.y for part in parts]))
 
-    return Samples(flat(data.train, data.val), data.val[:0], flat(data.test))
+    return Splits(flat(data.train, data.val), data.val[:0], flat(data.test))
 
 
 BEDS = {
@@ -235,7 +235,7 @@ class Study:
         self.folders, self.path, self.beds = folders, results, beds
         self.rows = {self._key(row): row for row in read_results(results)}
         self.contests: dict[str, Contest] = {}
-        self.pools: dict[str, Samples] = {}
+        self.pools: dict[str, Splits] = {}
         # Beds that cannot be loaded, and why.
         self.missing: dict[str, str] = {}
 

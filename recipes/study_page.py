@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from recipes.contest import LOSSES, METRICS, Difference, paired
+from recipes.contest import LOSSES, METRICS, Gap, paired
 from recipes.study import BEDS, CONFIGURATIONS, PROTOCOLS, Row
 from recipes.tables import Table
 
@@ -58,7 +58,7 @@ def difference(
     where: tuple[str, str],
     losses: tuple[str, str],
     metric: str,
-) -> Difference | None:
+) -> Gap | None:
     """Returns a loss minus another one on a bed, over the seeds that both have."""
     bed, protocol = where
     one, other = (found.get((bed, loss, protocol), {}) for loss in losses)

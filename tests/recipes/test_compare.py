@@ -76,7 +76,7 @@ def test_a_stopped_comparison_continues(tmp_path, monkeypatch, capsys):
         logits = [
             rng.normal(size=(len(part), 2)) for part in (samples.val, samples.test)
         ]
-        found = contest.Outcome(1, 1.0, *logits, None)
+        found = contest.Trained(1, 1.0, *logits, None)
         return {"last": found, "best": found}, 0.0
 
     monkeypatch.setattr(contest.Contest, "train", train)

@@ -20,7 +20,7 @@ def samples():
     x = (np.eye(3)[y] + 0.8 * rng.normal(size=(120, 3))).astype("float32")
     people = 5 * np.eye(3)[y[:30]] + 1
     unknown = rng.normal(size=(20, 3)).astype("float32")
-    return contest.Samples(
+    return contest.Splits(
         Split(x[30:], y[30:]),
         Split(x[:0], y[:0]),
         Split(x[:30], y[:30]),
@@ -82,9 +82,9 @@ def test_a_seed_decides_all_but_the_loss():
 def test_measures_are_those_of_the_library():
     rng = np.random.default_rng(1)
     data = samples()
-    data = contest.Samples(data.train, data.test, data.test, people=data.people)
+    data = contest.Splits(data.train, data.test, data.test, people=data.people)
     logits = rng.normal(size=(30, 3)).astype("float32")
-    outcome = contest.Outcome(1, 0.5, logits, logits, None)
+    outcome = contest.Trained(1, 0.5, logits, logits, None)
     found = contest.measures(outcome, data)
     t = float(TemperatureScaling().fit(logits, data.test.y).temperature)
     assert found["temperature"] == pytest.approx(t)
@@ -94,7 +94,7 @@ def test_measures_are_those_of_the_library():
     assert found["test_nll"] == pytest.approx(float(nll), rel=1e-5)
     assert "unknown_auroc" not in found
     # With certain people it is the NLL.
-    certain = contest.Samples(
+    certain = contest.Splits(
         data.train, data.val, data.test, people=np.eye(3)[data.test.y]
     )
     assert contest.measures(outcome, certain)["people_nll"] == pytest.approx(
@@ -126,7 +126,7 @@ def test_intervals_are_students():
     assert gap.verdict("test_nll_ts") == "worse"
     assert gap.verdict("val_accuracy") == gap.verdict("coverage_ts") == "better"
     assert gap.text("nll", 1) == "+3.0 ±2.0 ▼"
-    assert contest.Difference(-1.0, 2.0).text("nll", 1) == "−1.0 ±2.0"
+    assert contest.Gap(-1.0, 2.0).text("nll", 1) == "−1.0 ±2.0"
 
 
 def rows(value, seeds=3):
