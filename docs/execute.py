@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import tempfile
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,8 @@ def with_outputs(name: str, markdown: str) -> dict[str, str | bytes]:
         text = session.run(block[1], block[2], name)
         parts = [block[0]]
         if text and text.strip():
-            parts.append(f"```{{ .text .output }}\n{text.rstrip()}\n```")
+            lines = "\n".join(map(_folded, text.rstrip().splitlines()))
+            parts.append(f"```{{ .text .output }}\n{lines}\n```")
         for picture in _pictures():
             path = f"images/{stem}-{len(files)}.png"
             files[path] = picture
@@ -75,6 +77,11 @@ def with_outputs(name: str, markdown: str) -> dict[str, str | bytes]:
     with _fresh_folder():
         files[name] = _BLOCK.sub(replace, markdown)
     return files
+
+
+def _folded(line: str) -> str:
+    """Breaks a long line as a terminal does, unless it is a row of a table."""
+    return line if "  " in line.strip() else textwrap.fill(line, 88)
 
 
 def _pictures() -> Iterator[bytes]:
