@@ -5,6 +5,7 @@ changelog, the tutorials, the API reference, every picture of the page on concep
 what the code of the guides and tutorials prints and draws (`docs/execute.py`).
 """
 
+import inspect
 import logging
 import os
 import re
@@ -166,15 +167,14 @@ def _api_page(name: str) -> str:
             if not key.startswith("_")
             and getattr(thing, "__module__", None) == module.__name__
         ]
-    lines = [f"# keras_selcal.{name}", ""]
+    # Markdown wants an empty line before a list.
+    head = re.sub(r":\n- ", ":\n\n- ", inspect.getdoc(module) or "")
+    lines = [f"# keras_selcal.{name}", "", head, ""]
     for key in sorted(names, key=str.lower):
         thing = getattr(module, key)
-        if not hasattr(thing, "__module__"):
-            continue  # A constant.
-        home = sys.modules[thing.__module__]
-        # An instance has the module of its class.
-        path = home.__name__ if getattr(home, key, None) is thing else module.__name__
-        lines += [f"::: {path}.{key}", ""]
+        # The docstring of the module tells of its constants and instances.
+        if inspect.isclass(thing) or inspect.isroutine(thing):
+            lines += [f"::: {thing.__module__}.{key}", ""]
     return "\n".join(lines)
 
 

@@ -79,7 +79,7 @@ def pages(data, tmp_path_factory):
     }
     return {
         "one": one.to_html(
-            folder / "one.html", title="One", class_names=["a", "b", "c"]
+            folder / "one.html", title="One", class_names=["a", "b", "c" * 80]
         ),
         "two": one.to_html(folder / "two.html", others=two, title=MARKUP, **options),
     }
@@ -263,7 +263,7 @@ def test_fits_the_screen(browser, pages, name, width, scheme):
 
 
 def test_tables_fit_a_phone(browser, pages):
-    look(browser, pages["one"], 390)  # The classes of the other have endless names.
+    look(browser, pages["one"], 390)
     wide = browser.execute_script(
         """document.querySelectorAll("details").forEach(d => d.open = true);
         return [...document.querySelectorAll(".scroll")]
