@@ -74,7 +74,8 @@ for report in reports:
     print(f"{report.name:20} accuracy {report['accuracy']}  ECE {report['ece']}")
 
 # %%
-shown = {report.name: outputs[report.name][0] for report in reports[::2]}
+z = outputs["as trained"][0]
+shown = {"as trained": z, "temperature scaling": z / calibrator.temperature}
 plots.reliability_diagram(y[test], shown, from_logits=True)
 
 # %% [markdown]

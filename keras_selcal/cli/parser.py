@@ -136,10 +136,11 @@ def make_parser() -> argparse.ArgumentParser:
     )
     about = "bootstrap resamples of the intervals, 0 for none"
     add("report compare", "--resamples", about, type=int, default=1000, metavar="N")
-    about = "class 1 of two, or a label, is predicted if its probability is larger"
+    about = "predict class 1 of two, or a label, if its probability is larger"
     decision: dict[str, Any] = {"type": float, "default": 0.5, "metavar": "P"}
     add("report compare", "--decision-threshold", about, **decision)
-    about = "the confidence score that ranks; the last three need logits"
+    about = "the score that ranks predictions by confidence; msp is the probability of"
+    about += " the predicted class; the last three scores need logits"
     add("report threshold compare", "--csf", about, choices=SCORES, default="msp")
     about = "the classes are labels of which several can be true at once"
     add(" ".join(made), "--multi-label", about, action="store_true")
