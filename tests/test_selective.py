@@ -19,6 +19,21 @@ from keras_selcal.selective import (
 )
 
 
+@pytest.mark.parametrize(
+    "csf",
+    ["msp", "margin", "doctor", "gen", "energy", "max_logit", "max_logit_pnorm"],
+)
+def test_outputs_without_probabilities_are_not_answered(csf):
+    x, y = draw()
+    classifier = SelectiveClassifier(identity(), csf=csf)
+    classifier.fit(x, y, coverage=1.0, verbose=0)
+    broken = np.repeat(x[:1], 5, axis=0)
+    broken[0, 1], broken[1, 1], broken[2], broken[3] = np.nan, np.inf, np.inf, -np.inf
+    found = classifier.predict(broken, verbose=0)
+    np.testing.assert_array_equal(found.accepted, [False] * 4 + [True])
+    assert np.isnan(found.confidence[:4]).all()
+
+
 @pytest.mark.parametrize("csf", ["msp", "margin", "neg_entropy"])
 def test_fit_predict_evaluate(csf):
     x, y = draw()

@@ -11,6 +11,22 @@ from keras_selcal import functional as F  # noqa: N812
 from keras_selcal import metrics as M  # noqa: N812
 from keras_selcal.csf import get
 
+SCORES = ["msp", "margin", "neg_entropy", "doctor", "gen"]
+SCORES += ["max_logit", "energy", "max_logit_pnorm"]
+
+
+@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_nan_and_infinity_have_no_score(rng, name, bad):
+    logits, y = rng.normal(size=(50, 10)).astype("float32"), np.arange(50) % 10
+    logits[3, 2] = bad
+    assert np.isnan(F.aurc(y, logits, csf=name, from_logits=True))
+    metric = M.AURC(csf=name, from_logits=True)
+    metric.update_state(y, logits)
+    assert np.isnan(float(metric.result()))
+    with pytest.raises(ValueError, match="known"):
+        F.ood_auroc(logits, logits[10:], csf=name, from_logits=True)
+
 
 def make_logits(rng, n=400, m=150, k=5):
     y = rng.integers(0, k, n)

@@ -286,7 +286,8 @@ class Batch:
         if self.logits is None:
             csf.refuse_missing("probabilities")
         csf.check_classes(self.num_classes)
-        return self.logits
+        # A row that has no probabilities has no score.
+        return self.logits + 0.0 * ops.max(self.logits, axis=-1, keepdims=True)
 
     def predicted(self) -> Tensor:
         """Returns the predicted class, (n, 1): the first of the most probable ones, or

@@ -365,15 +365,20 @@ class Samples:
         """
         if csf.needs != "probabilities" or not (self.from_logits and csf.built_in):
             return self.scores(csf)
-        return self.each(
-            lambda rows: csf.log_odds_from_log_probabilities(
-                self.log_p(rows, ordered=True), np
+        # NaN stays NaN, without NumPy's warning.
+        with np.errstate(invalid="ignore"):
+            return self.each(
+                lambda rows: csf.log_odds_from_log_probabilities(
+                    self.log_p(rows, ordered=True), np
+                )
             )
-        )
 
     def _needed(self, csf: Any, rows: slice) -> Array:
         """Returns the predictions that a score needs, of some rows in float64."""
         if not self.from_logits:
             csf.refuse_missing("probabilities")
         csf.check_classes(self.num_classes)
-        return self.y_pred[rows].astype("float64")
+        logits = self.y_pred[rows].astype("float64")
+        # A row that has no probabilities has no score.
+        finite = np.isfinite(logits.max(axis=-1, keepdims=True))
+        return np.where(finite, logits, np.nan)

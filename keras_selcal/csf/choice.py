@@ -49,8 +49,9 @@ class Choice(NamedTuple):
         if self.csf is msp:
             others = [name for name in self.aurc if name != "msp"]
             best = min(others, key=self.aurc.__getitem__, default="none")
+            sure = "negative" if self.interval[1] < 0 else "unsure"
             return (
-                f"msp: the gain of the best other score, {best}, is unsure, with "
+                f"msp: the gain of the best other score, {best}, is {sure}, with "
                 f"{self.errors} errors: {gain} in AURC × 10³"
             )
         return f"{name_of(self.csf)}: AURC × 10³ is lower than that of msp by {gain}"

@@ -65,14 +65,16 @@ class MaxLogitPNorm(BuiltIn):
         """Returns the largest centred logit as a share of the largest in absolute
         value, and ln of the norm in the same unit.
         """
-        counts = logits > -np.inf
+        counts = logits != -np.inf
         z = xp.where(counts, logits, 0.0)
         number = xp.sum(xp.where(counts, xp.ones_like(z), 0.0), axis=-1)
         mean = (xp.sum(z, axis=-1) / number)[..., None]
         z = xp.where(counts, z - mean, 0.0)
         unit = xp.maximum(xp.max(xp.abs(z), axis=-1), TINY)
         powers = xp.power(xp.abs(z) / unit[..., None], self.p)
-        return xp.max(z, axis=-1) / unit, log(xp.sum(powers, axis=-1), xp) / self.p
+        # NaN where a logit is NaN or ∞, or where none counts.
+        top = xp.max(z, axis=-1) / unit + 0.0 * mean[..., 0]
+        return top, log(xp.sum(powers, axis=-1), xp) / self.p
 
     def _score(self, logits: Any, xp: Any = ops) -> Any:
         top, log_norm = self._log_score(logits, xp)

@@ -146,8 +146,8 @@ def _gen_sum(log_terms: Any, xp: Any) -> Any:
 def _gen(probabilities: Any, xp: Any = ops) -> Any:
     """Generalised entropy −Σ (p (1 − p))^0.1 over the 100 most probable classes."""
     variance = probabilities * (1.0 - probabilities)
-    # 0 to a power has no finite gradient: such a class is left out.
-    return -_gen_sum(xp.where(variance > TINY, log(variance, xp), _STRUCK_OUT), xp)
+    # 0 to a power has no finite gradient: such a class is left out, but NaN is not.
+    return -_gen_sum(xp.where(variance <= TINY, _STRUCK_OUT, log(variance, xp)), xp)
 
 
 def _gen_of_logs(log_p: Tensor) -> Tensor:

@@ -163,7 +163,9 @@ class DriftCheck(NamedTuple):
             f"({_p(self.p_value)}; false alarm rate {self.false_alarm_rate:g}). "
             f"Coverage: {self.coverage:.1%}; at the fit {self.fitted_coverage:.1%}."
         )
-        if self.risk_p_value is not None:
+        if self.risk_p_value is not None and not self.coverage:
+            text += " None was answered, so that nothing is known of the risk."
+        elif self.risk_p_value is not None:
             fate = "does not contradict" if self.risk_holds else "contradicts"
             text += (
                 f" The selective risk, {np.max(self.selective_risk):.1%}, {fate} the "

@@ -91,7 +91,9 @@ class SelectionLayer(AnswerLayer):
             return self.csf(self._centred(p))
         d = self.outputs.decision_threshold
         shift = np.log(np.array([d, 1 - d], "float32"))
-        return self.csf(columns if d == 0.5 else columns + shift)
+        confidence = self.csf(columns if d == 0.5 else columns + shift)
+        # NaN, which is not accepted, where the logits have no probabilities.
+        return confidence + 0.0 * ops.sum(p, axis=-1)
 
     def _centred(self, p: Tensor) -> Tensor:
         """Returns probabilities whose odds are those at the decision threshold d, so

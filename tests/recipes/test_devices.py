@@ -46,8 +46,8 @@ def run_tiny(arguments, patch, build=build):
     """Trains with small validation and test sets."""
     load = training.load_data
 
-    def load_less(task):
-        dataset = load(task)
+    def load_less(task, dataset):
+        dataset = load(task, dataset)
         rows = np.arange(36)
         return dataclasses.replace(
             dataset, val=dataset.val[rows], test=dataset.test[rows]
