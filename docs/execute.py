@@ -81,7 +81,8 @@ def with_outputs(name: str, markdown: str) -> dict[str, str | bytes]:
 
 def _folded(line: str) -> str:
     """Breaks a long line as a terminal does, unless it is a row of a table."""
-    return line if "  " in line.strip() else textwrap.fill(line, 88)
+    table = "  " in line.strip() and not line.startswith("{")
+    return line if table else textwrap.fill(line, 88)
 
 
 def _pictures() -> Iterator[bytes]:
