@@ -104,6 +104,11 @@ def verdict(gaps: Gaps, base: str) -> list[str]:
     first = name_of(base)
     better = [loss for loss in gaps if decided(gaps[loss]) == "better"]
     lines = [f"Use {first}: no other loss was better on this data."]
+    if all(decided(found) == "undecided" for found in gaps.values()):
+        lines = [
+            f"Undecided: these runs tell no loss from {first}. More seeds may; until "
+            f"then, use {first}."
+        ]
     if better:
         best = min(better, key=lambda loss: gaps[loss]["nll_ts"].mean)
         lines = [f"Use {name_of(best)}: it was better than {first} on this data."]

@@ -72,7 +72,8 @@ def compare(
     Args:
         dataset: folder:PATH with a folder of images for each class; npz:PATH with
             arrays x and y, or x_train, y_train, x_test and y_test; text:PATH, a CSV
-            file with the columns text and label; or a name that `list` shows.
+            file with the columns text and label (else the first and the last one); or a
+            name that `list` shows.
         model: mlp, cnn, or for images a name that `list` shows (default: cnn for
             images, mlp for others).
         losses: names of the study, separated by commas; the others are compared with

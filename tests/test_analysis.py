@@ -120,26 +120,39 @@ def test_gradient_of_the_prediction_is_that_of_confidence():
     np.testing.assert_allclose(found.gradient, [-1 / 0.5, 1 / 0.4], rtol=1e-5)
 
 
-@quiet
-def test_only_the_gradient_through_the_score_lowers_all_confidences():
+def mean_gradients(scale, **options):
+    """Mean gradients of AU with respect to confidence; half of a batch is right."""
     rng = np.random.default_rng(0)
-    logits = 0.5 * rng.normal(size=(2048, 10))
+    logits = scale * rng.normal(size=(2048, 10))
     top = logits.argmax(-1)
     right = rng.random(len(top)) < 0.5
     y = np.where(right, top, (top + rng.integers(1, 10, len(top))) % 10)
-    mean = {}
-    for name, options in {
+    kinds = {
         "default": {},
         "score": {"weight_gradient": 1.0},
         "cdf": {"weight_gradient": 1.0, "through": "cdf"},
-    }.items():
-        found = sample_gradients(
-            AULoss(**options), y, logits, from_logits=True, of="prediction"
-        )
-        mean[name] = found.gradient.mean()
+    }
+    return {
+        name: sample_gradients(
+            AULoss(**kind, **options), y, logits, from_logits=True, of="prediction"
+        ).gradient.mean()
+        for name, kind in kinds.items()
+    }
+
+
+@quiet
+def test_only_the_gradient_through_the_score_lowers_all_confidences():
+    mean = mean_gradients(0.5)
     assert mean["default"] < -1
     assert mean["score"] > 5
     assert mean["cdf"] == pytest.approx(mean["default"], abs=0.05)
+
+
+@quiet
+def test_the_whole_gradient_drags_where_scores_lie_at_the_end_of_their_support():
+    # Margins below 1/128, half a bin.
+    mean = mean_gradients(0.02, csf="margin")
+    assert mean["default"] < 0 < mean["cdf"] <= mean["score"]
 
 
 def test_curves_of_other_losses_are_their_exact_derivatives():

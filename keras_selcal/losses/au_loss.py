@@ -92,8 +92,9 @@ class AULoss(ReweightedLoss):
             effect on Ĝ_ν, the CDF of these same scores. The gradient at s_i is then
             about β′(s_i)(ℓ_i − ℓ̄(s_i)), ℓ̄(s) the mean loss at confidence s: samples
             that are worse than others of like confidence move down, better ones move
-            up, and the batch as a whole is not dragged down. With w = 1 it was no
-            better than the default in `recipes/STUDY.md`.
+            up, and the batch as a whole is not dragged down, unless many scores lie
+            within half a bin of an end of the support. It was no better than the
+            default in `recipes/STUDY.md`.
         base_loss: ℓ: `"crossentropy"`, `"brier"`, or any loss with one value for each
             sample (see `ReweightedLoss`).
         synchronized: whether replicas of `tf.distribute` or `torch.distributed` rank

@@ -45,8 +45,12 @@ class Split:
                 np.arange(len(self)), test_size=size, random_state=seed, stratify=self.y
             )
         except ValueError as error:
+            classes, counts = np.unique(self.y, return_counts=True)
             raise DataError(
-                f"cannot hold out {size} of {len(self)} images by class: {error}"
+                f"cannot hold out {size} of {len(self)} samples by class: each of the "
+                f"{len(classes)} classes needs at least two samples, and one of them "
+                f"held out. The fewest are {counts.min()} of class "
+                f"{classes[counts.argmin()]}."
             ) from error
         return self[np.sort(kept)], self[np.sort(held)]
 

@@ -11,6 +11,8 @@ from recipes import data
 from recipes.data import text
 from recipes.data.base import DataError, Split
 
+# Squares of larger numbers are not finite in float32.
+_MOST = 1e18
 _FORMS = "folder:PATH, npz:PATH, text:PATH"
 
 
@@ -72,13 +74,20 @@ def _checked(path: str, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.nd
             f"{path} must have numbers x (n, features), (n, h, w) or (n, h, w, c) and "
             f"labels y (n,). Received: x {x.shape} of type {x.dtype}, y {y.shape}"
         )
-    if not np.isfinite(x).all():
-        raise DataError(f"{path} must have finite numbers in x.")
+    if not (np.isfinite(x).all() and np.abs(x).max(initial=0) < _MOST):
+        raise DataError(f"{path} must have finite numbers in x, below {_MOST:g}.")
+    if y.dtype.kind == "f" and np.isnan(y).any():
+        raise DataError(f"{path} must have labels y without NaN.")
+    if not len(y):
+        raise DataError(f"{path} must have at least one sample in each array.")
     return x[..., None] if x.ndim == 3 else x, y
 
 
 def _named(path: str, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Data:
     """Returns data with class indices instead of names; labels may be any numbers."""
+    shapes = {x.shape[1:] for x, _ in pairs}
+    if len(shapes) > 1:
+        raise DataError(f"{path} must have x of one shape. Received: {shapes}")
     names = np.unique(pairs[0][1])
     if len(names) < 2:
         raise DataError(f"{path} must have at least 2 classes. Received: {len(names)}")

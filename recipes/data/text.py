@@ -72,7 +72,12 @@ def read_csv(path: str | os.PathLike[str]) -> list[tuple[str, str]]:
         next((heading.index(name) for name in names if name in heading), last)
         for names, last in ((("text",), 0), (("category", "label"), len(heading) - 1))
     )
-    if text == label or not rows or min(map(len, rows)) <= max(text, label):
+    if (
+        text == label
+        or not rows
+        or min(map(len, rows)) <= max(text, label)
+        or not all(row[text].strip() and row[label].strip() for row in rows)
+    ):
         raise DataError(
             f"{path} needs a heading such as text,label, and a text and a label in "
             "each row."

@@ -2,6 +2,7 @@
 
 import csv
 import sys
+from pathlib import Path
 from unittest.mock import Mock
 
 import keras
@@ -135,6 +136,8 @@ def test_verdicts_follow_both_deciding_metrics():
         "aurc": "undecided",
         "brier": "worse",
     }
+    told = compare.verdict({"aurc": found["aurc"]}, "xe")
+    assert told[0].startswith("Undecided: these runs tell no loss from cross-entropy.")
     told = compare.verdict(found, "xe")
     assert told[0] == "Use AU: it was better than cross-entropy on this data."
     assert told[1].startswith("AU is better than cross-entropy: NLL + TS −1.000 ±0.0")
@@ -215,7 +218,11 @@ def test_folders_of_images_get_a_convolutional_network(tmp_path):
         ({"--dataset": "npz:nan.npz"}, ["finite"]),
         ({"--dataset": "npz:one.npz"}, ["at least 2 classes", "Received: 1"]),
         ({"--dataset": "npz:new.npz"}, ["without training data: 7"]),
-        ({"--dataset": "npz:few.npz"}, ["cannot hold out"]),
+        ({"--dataset": "npz:few.npz"}, ["cannot hold out", "The fewest are 1 of"]),
+        ({"--dataset": "npz:large.npz"}, ["below 1e+18"]),
+        ({"--dataset": "npz:labels.npz"}, ["without NaN"]),
+        ({"--dataset": "npz:wide.npz"}, ["x of one shape"]),
+        ({"--dataset": "text:blank.csv"}, ["a text and a label in each row"]),
         ({"--dataset": "text:empty.csv"}, ["heading such as text,label"]),
         ({"--dataset": "text:text.csv"}, ["a text and a label in each row"]),
         ({"--dataset": "folder:none"}, ["no folder none"]),
@@ -234,6 +241,11 @@ def test_bad_input_gets_one_line(arguments, expected, tmp_path, monkeypatch, cap
     write("nan.npz", x=np.full((200, 2), np.nan))
     write("one.npz", y=np.zeros(200))
     write("few.npz", n=3)
+    write("large.npz", x=np.full((200, 2), 1e30))
+    write("labels.npz", y=np.full(200, np.nan))
+    x, y = np.zeros((20, 2)), np.arange(20) % 2
+    np.savez("wide.npz", x_train=x, y_train=y, x_test=np.zeros((20, 3)), y_test=y)
+    Path("blank.csv").write_text("text,label\nhello,\nyes,no\n")
     x = np.zeros((2, 3))
     np.savez("new.npz", x_train=x, y_train=[0, 1], x_test=x, y_test=[0, 7])
     (tmp_path / "empty.csv").write_text("")

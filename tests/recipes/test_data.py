@@ -41,7 +41,7 @@ def test_a_holdout_is_exact_stratified_and_seeded():
 
 def test_a_holdout_that_cannot_have_every_class_is_refused():
     split = numbered(4)
-    with pytest.raises(DataError, match="cannot hold out 2 of 4 images by class"):
+    with pytest.raises(DataError, match="cannot hold out 2 of 4 samples by class"):
         Split(split.x, split.y // 3).hold_out(seed=0, size=2)
 
 

@@ -150,7 +150,7 @@ def test_bad_folders_are_named(tmp_path):
     with pytest.raises(DataError, match=r"1\.png cannot be read"):
         data.load(f"folder:{tmp_path}")
     Image.new("RGB", (8, 8)).save(tmp_path / "dog" / "1.png")
-    with pytest.raises(DataError, match="cannot hold out 0 of 4 images"):
+    with pytest.raises(DataError, match="cannot hold out 0 of 4 samples"):
         data.load(f"folder:{tmp_path}")
 
 
