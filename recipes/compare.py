@@ -6,7 +6,6 @@ differences over seeds, and NLL and AURC after temperature scaling decide.
 
 import csv
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from html import escape
@@ -31,7 +30,7 @@ from recipes.contest import (
 )
 from recipes.data import own
 from recipes.request import RunError
-from recipes.runs import digest
+from recipes.runs import digest, writing
 from recipes.study_page import PRIMARY, titled
 from recipes.tables import Table
 from recipes.training import split_digest
@@ -203,8 +202,9 @@ def compare(
             setting = Setting.default(loss, epochs, batch_size=size)
             name = digest({**about, "setting": asdict(setting), "seed": seed})
             path = folder / "runs" / f"{loss}-{seed}-{name[:12]}.npz"
-            of_loss, logits = _read(path) or _train(contest, setting, samples, seed)
-            _write(path, of_loss, logits)
+            if not path.exists():
+                _write(path, *_train(contest, setting, samples, seed))
+            of_loss, logits = _read(path)
             rows += of_loss
             nll, seconds = of_loss[-1]["test_nll_ts"], of_loss[-1]["seconds"]
             say(f"seed {seed}, {name_of(loss)}: {seconds:.0f} s, NLL + TS {nll:.3f}")
@@ -263,15 +263,11 @@ def _train(contest: Contest, setting: Setting, samples: Splits, seed: int) -> Ru
 
 def _write(path: Path, rows: list[dict[str, Any]], logits: np.ndarray) -> None:
     """Writes a finished training, whole or not at all."""
-    if not path.exists():
-        partial = path.with_suffix(".partial.npz")
+    with writing(path) as partial:
         np.savez_compressed(partial, rows=json.dumps(rows), logits=logits)
-        os.replace(partial, path)
 
 
-def _read(path: Path) -> Run | None:
-    if not path.exists():
-        return None
+def _read(path: Path) -> Run:
     with np.load(path, allow_pickle=False) as file:
         return json.loads(str(file["rows"])), file["logits"]
 

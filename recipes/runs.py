@@ -202,14 +202,14 @@ class Run:
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """Writes one of the run's JSON files."""
-        with self._writing(self.folder / name) as path:
+        with writing(self.folder / name) as path:
             text = json.dumps(content, indent=2, ensure_ascii=False)
             path.write_text(f"{text}\n", encoding="utf-8")
 
     def write_history(self, rows: Sequence[Mapping[str, float]]) -> None:
         """Writes `history.csv`."""
         with (
-            self._writing(self.folder / HISTORY) as path,
+            writing(self.folder / HISTORY) as path,
             open(path, "w", newline="", encoding="utf-8") as file,
         ):
             writer = csv.DictWriter(file, list(rows[0]))
@@ -229,7 +229,7 @@ class Run:
 
     def write_predictions(self, split: str, predictions: Predictions) -> None:
         """Writes logits and labels of a split."""
-        with self._writing(self.folder / f"{split}.npz") as path:
+        with writing(self.folder / f"{split}.npz") as path:
             np.savez(
                 path,
                 logits=np.asarray(predictions.logits, "float32"),
@@ -254,7 +254,7 @@ class Run:
 
     def save_model(self, model: Any) -> None:
         """Writes `model.keras`."""
-        with self._writing(self.folder / MODEL) as path:
+        with writing(self.folder / MODEL) as path:
             model.save(path)
 
     def finish(self, environment: Mapping[str, Any]) -> None:
@@ -274,7 +274,7 @@ class Run:
             self._checkpoints.mkdir(exist_ok=True)
         best = self._best(state.best_epoch)
         if state.best is not None and state.best_epoch != self._kept_best:
-            with self._writing(best) as path:
+            with writing(best) as path:
                 np.savez(path, *state.best)
             self._kept_best = state.best_epoch
         meta = {
@@ -283,7 +283,7 @@ class Run:
             "history": state.history,
             "config": digest(config),
         }
-        with self._writing(self._checkpoints / "last.npz") as path:
+        with writing(self._checkpoints / "last.npz") as path:
             np.savez(path, *state.variables, meta=np.array(json.dumps(meta)))
         for old in self._checkpoints.glob("best-*.npz"):
             if old != best:
@@ -313,20 +313,21 @@ class Run:
     def _best(self, epoch: int | None) -> Path:
         return self._checkpoints / f"best-{epoch}.npz"
 
-    @contextlib.contextmanager
-    def _writing(self, path: Path) -> Iterator[Path]:
-        """Gives another name to write under, and moves the complete file to `path`."""
-        partial = path.with_name(f".partial-{path.name}")
-        try:
-            with _told(path):
-                yield partial
-                _sync(partial)
-                os.replace(partial, path)
-                _sync(path.parent)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                partial.unlink(missing_ok=True)
-            raise
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[Path]:
+    """Gives another name to write under, and moves the complete file to `path`."""
+    partial = path.with_name(f".partial-{path.name}")
+    try:
+        with _told(path):
+            yield partial
+            _sync(partial)
+            os.replace(partial, path)
+            _sync(path.parent)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
 
 
 def runs_in(paths: Sequence[str | os.PathLike[str]]) -> list[Run]:

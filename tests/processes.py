@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 
 def start(*command, **environment):
@@ -79,6 +80,27 @@ def free_port():
                 continue
             return port
     raise OSError("No free port.")
+
+
+def load_elsewhere(pythons, code, *arguments):
+    """Runs code that loads files on other backends and prints the backend at its end.
+
+    Args:
+        pythons: backend to interpreter.
+        code: the code.
+        *arguments: `sys.argv[1:]` of the code.
+    """
+    root = str(Path(__file__).parents[1])
+    for backend, python in pythons.items():
+        result = subprocess.run(
+            [python, "-c", code, *arguments],
+            env={**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": root},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == 0, result.stderr
+        assert result.stdout.strip().endswith(backend)
 
 
 def other_backends():

@@ -1,16 +1,13 @@
 """What classifiers that abstain and those that answer with sets have in common."""
 
 import math
-import os
-import subprocess
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 from classifier_data import draw, identity, network
 from keras import layers
-from processes import other_backends
+from processes import load_elsewhere, other_backends
 
 from keras_selcal import ConformalClassifier, SelectiveClassifier, TemperatureScaling
 
@@ -165,14 +162,4 @@ def test_saved_here_loaded_on_another_backend(kind, tmp_path):
             record=repr(classifier.record),
             **classifier.predict(x, verbose=0)._asdict(),
         )
-    root = str(Path(__file__).parents[1])
-    for backend, python in pythons.items():
-        result = subprocess.run(
-            [python, "-c", LOAD, kind.__name__, *paths],
-            env={**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": root},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert result.returncode == 0, result.stderr
-        assert result.stdout.strip().endswith(backend)
+    load_elsewhere(pythons, LOAD, kind.__name__, *paths)

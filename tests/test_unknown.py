@@ -10,12 +10,10 @@ from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 from keras_selcal import functional as F  # noqa: N812
 from keras_selcal import metrics as M  # noqa: N812
 from keras_selcal.csf import get
-
-SCORES = ["msp", "margin", "neg_entropy", "doctor", "gen"]
-SCORES += ["max_logit", "energy", "max_logit_pnorm"]
+from keras_selcal.csf.names import BUILT_IN
 
 
-@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("name", BUILT_IN)
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_nan_and_infinity_have_no_score(rng, name, bad):
     logits, y = rng.normal(size=(50, 10)).astype("float32"), np.arange(50) % 10

@@ -60,8 +60,16 @@ METHODS = {
 }
 
 # Not imported from `csf`, which takes longer than `--help` should.
-SCORES = tuple(["msp", "margin", "neg_entropy", "doctor", "gen"])
-SCORES += ("max_logit", "energy", "max_logit_pnorm")
+SCORES = (
+    "msp",
+    "margin",
+    "neg_entropy",
+    "doctor",
+    "gen",
+    "max_logit",
+    "energy",
+    "max_logit_pnorm",
+)
 
 
 class _Parser(argparse.ArgumentParser):
