@@ -96,6 +96,30 @@ def test_wrap_takes_the_logarithm_of_a_softmax(fitted):
     np.testing.assert_allclose(numpy(told(p)), expected, atol=1e-5)
 
 
+def test_a_calibrator_takes_what_it_was_fitted_to(tmp_path):
+    z, y = draw()
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, layers.Softmax()(inputs))
+    calibrator = TemperatureScaling().fit_model(model, z, y, verbose=0)
+    assert not calibrator.from_logits
+    expected = softmax(z / calibrator.temperature)
+    calibrator.save(tmp_path / "calibrator.npz")
+    for each in (calibrator, TemperatureScaling.load(tmp_path / "calibrator.npz")):
+        np.testing.assert_allclose(numpy(each(softmax(z))), expected, atol=1e-5)
+        # Without a softmax, a model returns logits.
+        other = each.wrap(keras.Model(inputs, layers.Identity()(inputs)))
+        np.testing.assert_allclose(numpy(other(z)), expected, atol=1e-5)
+
+
+def test_values_at_hand_that_are_not_what_it_was_fitted_to_are_refused(fitted):
+    z = draw(seed=1)[0][:50]
+    for name in ("ts", "isotonic"):
+        with pytest.raises(ValueError, match="`logits` must be logits"):
+            fitted[name](softmax(z))
+        with pytest.raises(ValueError, match="without a mask"):
+            fitted[name](np.ma.masked_less(z, 0))
+
+
 def test_wrap_under_mixed_precision_and_several_inputs(fitted):
     inputs = {"a": keras.Input((4,), name="a"), "b": keras.Input((4,), name="b")}
     outputs = layers.Add(dtype="mixed_bfloat16")([inputs["a"], inputs["b"]])

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 from backends import numpy
-from calibrator_data import ALL, assert_same_fit, draw, draw_events
+from calibrator_data import ALL, as_tensor, assert_same_fit, draw, draw_events
 from keras import layers
 from reference import softmax
 from sklearn.ensemble import RandomForestClassifier
@@ -162,9 +162,8 @@ def test_one_unit_model_is_wrapped(activation, tmp_path):
     wrapped.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(numpy(loaded(z)), expected, atol=1e-5)
-    np.testing.assert_allclose(
-        numpy(loaded.layers[-1].calibrator(z)), expected, atol=1e-5
-    )
+    restored = loaded.layers[-1].calibrator
+    np.testing.assert_allclose(numpy(restored(model(z))), expected, atol=1e-5)
 
 
 # Multi-label
@@ -335,12 +334,15 @@ def test_dirichlet_warns_of_a_fit_that_takes_minutes(monkeypatch):
         DirichletCalibration().fit(z, y)
 
 
-def test_a_calibrator_of_probabilities_gives_nan_for_logits():
+def test_a_calibrator_of_probabilities_refuses_logits_or_gives_nan():
     z, y = draw(n=200)
     p = softmax(z)
     calibrator = TemperatureScaling(from_logits=False).fit(p, y)
     assert np.isfinite(calibrator.predict_proba(p)).all()
-    assert np.isnan(calibrator.predict_proba(z)).all()
+    with pytest.raises(ValueError, match="`logits` must be probabilities"):
+        calibrator.predict_proba(z)
+    # The values of tensors are not looked at.
+    assert np.isnan(calibrator.predict_proba(as_tensor(z))).all()
 
 
 @pytest.mark.parametrize("name", ALL)

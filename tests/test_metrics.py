@@ -249,6 +249,13 @@ def test_a_mask_reaches_the_metric():
     assert got != pytest.approx(F.brier(y, p), abs=1e-6)
 
 
+def of_labels(k):
+    """Returns a metric that has seen k labels."""
+    metric = M.AURC(multi_label=True)
+    metric.update_state(np.zeros((4, k)), np.full((4, k), 0.3))
+    return metric
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -261,6 +268,8 @@ def test_a_mask_reaches_the_metric():
         (lambda: M.RiskAtCoverage(1.5), "coverage"),
         (lambda: M.CoverageAtRisk(-0.5), "risk"),
         (lambda: M.AURC().merge_state([M.AUGRC()]), "metrics"),
+        (lambda: of_labels(3).merge_state([of_labels(1)]), "metrics"),
+        (lambda: M.OODAUROC(ignore_class=-1), "ignore_class"),
         (lambda: M.AURC().merge_state([M.AURC(csf="margin")]), "metrics"),
     ],
 )

@@ -44,6 +44,7 @@ def test_a_subclass_defines_its_weights():
         (keras.losses.SparseCategoricalCrossentropy(), "crossentropy"),
         (keras.losses.SparseCategoricalCrossentropy(from_logits=True), "crossentropy"),
         (squared_error, "brier"),
+        (keras.losses.CategoricalCrossentropy(), "crossentropy"),
         (FocalLoss(gamma=0.0), "crossentropy"),
     ],
 )
@@ -55,6 +56,28 @@ def test_base_losses_equal_the_built_in_ones(base, equal):
         assert float(loss(labels, logits)) == pytest.approx(expected, rel=1e-5)
         again = cls.from_config(loss.get_config())
         assert float(again(labels, logits)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_keras_loss_of_distributions_gets_them_for_any_batch_size():
+    logits, labels = data(24, 5)
+    loss = AULoss(base_loss=keras.losses.MeanSquaredError(), from_logits=True)
+    for n in (5, 24):
+        y, z = labels[:n], logits[:n]
+        expected = AULoss(base_loss="brier", from_logits=True)(y, z) / 5
+        assert float(loss(y, z)) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_options_of_a_base_loss_count():
+    logits, labels = data(24, 5)
+    focal = FocalLoss(label_smoothing=0.3, from_logits=True, reduction="none")
+    loss = HardExamples(base_loss=focal, from_logits=True)
+    log_p_y = reference.log_softmax(logits)[np.arange(24), labels]
+    expected = np.mean((2 - np.exp(log_p_y)) * numpy(focal(labels, logits)))
+    assert float(loss(labels, logits)) == pytest.approx(expected, rel=1e-5)
+    ignoring = FocalLoss(ignore_class=1)
+    AULoss(base_loss=ignoring, ignore_class=1)
+    with pytest.raises(ValueError, match="`base_loss` must be without `ignore_class`"):
+        AULoss(base_loss=ignoring)
 
 
 def test_the_base_loss_may_be_reweighted_too():

@@ -255,6 +255,21 @@ def test_weights_of_either_shape_count_copies(rng, shape):
     assert found == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("kind", [M.OODAUROC, M.OODAUPR, M.FPRAtTPR, M.SCODAURC])
+@pytest.mark.parametrize("ignored", [0, 1])
+def test_ignoring_a_class_keeps_unknown_inputs(rng, kind, ignored):
+    y, known, unknown = make_logits(rng, n=40, m=30)
+    labels = np.concatenate([y, np.full(30, -1)])
+    logits = np.concatenate([known, unknown])
+    expected, found = (
+        kind(from_logits=True),
+        kind(from_logits=True, ignore_class=ignored),
+    )
+    expected.update_state(labels[labels != ignored], logits[labels != ignored])
+    found.update_state(labels, logits)
+    assert float(found.result()) == pytest.approx(float(expected.result()), abs=1e-6)
+
+
 @pytest.mark.parametrize("label", [0, -1])
 def test_one_kind_alone_has_no_share(label):
     for metric, expected in ((M.SCODAURC(share=0.2), np.nan), (M.OODAUROC(), np.nan)):

@@ -374,9 +374,9 @@ def _check_host_values(
     y_true: Any, y_pred: Any, outputs: Outputs, sample_weight: Any, mask: Any
 ) -> None:
     """Checks the values that come as NumPy arrays or lists."""
-    if mask is not None or not _is_host(sample_weight) or not _is_host(y_true):
+    if mask is not None or not is_host(sample_weight) or not is_host(y_true):
         return
-    if not _is_host(y_pred):
+    if not is_host(y_pred):
         shape = _static_shape(y_pred)
         if shape is None or None in shape:
             return
@@ -386,7 +386,8 @@ def _check_host_values(
     check_values(y_true, y_pred, outputs, sample_weight)
 
 
-def _is_host(x: Any) -> bool:
+def is_host(x: Any) -> bool:
+    """Returns whether a value is a NumPy array, a list or the like, not a tensor."""
     if isinstance(x, keras.KerasTensor | keras.Variable):
         return False
     return isinstance(x, np.ndarray) or not ops.is_tensor(x)

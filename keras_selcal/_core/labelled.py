@@ -9,8 +9,8 @@ import numpy as np
 
 from keras_selcal._core.ops import TINY
 from keras_selcal._core.outputs import Outputs
-from keras_selcal._core.samples import Samples, row_blocks
-from keras_selcal._core.validation import refuse
+from keras_selcal._core.samples import Samples, row_blocks, to_floats, to_numbers
+from keras_selcal._core.validation import check_logits, check_probabilities, refuse
 
 _FOLDS = 3
 
@@ -107,6 +107,22 @@ def gather(
     return [
         labelled(part, np.log(np.maximum(part.y_pred, floor))) for part in parts
     ], floor
+
+
+def host_outputs(outputs: Outputs, logits: Any, from_logits: bool) -> np.ndarray:
+    """Returns outputs that are not tensors as an array: logits that are not
+    probabilities, or probabilities.
+    """
+    array = to_numbers("logits", logits)
+    if array.ndim:
+        events = outputs.multi_label or outputs.is_one_unit(array.shape)
+        columns = outputs.columns(to_floats(array), from_logits, np)
+        rows = columns.reshape(-1, columns.shape[-1])
+        if from_logits:
+            check_logits(rows, events, "logits")
+        else:
+            check_probabilities(rows, "logits")
+    return array
 
 
 def labelled(samples: Samples, logits: np.ndarray) -> Labelled:

@@ -26,11 +26,13 @@ class Fitted:
         num_classes: k, or the number of labels of multi-label data.
         num_samples: n, the sum of the weights; None if it is not known.
         floor: the smallest probability; smaller ones, such as 0, are replaced by it.
+        from_logits: whether the outputs were logits; None if it is not known.
     """
 
     num_classes: int
     num_samples: float | None = None
     floor: float = TINY
+    from_logits: bool | None = None
 
 
 def stack(each: Sequence[Parameters]) -> Parameters:

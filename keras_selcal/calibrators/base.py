@@ -15,8 +15,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_selcal._core.batch import is_host
 from keras_selcal._core.data import LabelledData, LabelledOutputs
-from keras_selcal._core.labelled import Labelled, gather
+from keras_selcal._core.labelled import Labelled, gather, host_outputs
 from keras_selcal._core.models import append_layer, gives_logits
 from keras_selcal._core.ops import TINY, Tensor, as_float
 from keras_selcal._core.outputs import Outputs
@@ -114,8 +115,13 @@ class Calibrator(ABC):
 
     @property
     def from_logits(self) -> bool:
-        """Whether the calibrator takes logits instead of probabilities."""
-        return self.outputs.from_logits
+        """Whether the calibrator takes logits instead of probabilities: once fitted, as
+        the outputs were that it was fitted to.
+        """
+        fitted = self._fitted
+        if fitted is None or fitted.from_logits is None:
+            return self.outputs.from_logits
+        return fitted.from_logits
 
     @property
     def multi_label(self) -> bool:
@@ -184,7 +190,7 @@ class Calibrator(ABC):
                 )
             parameters, k = stack([self._fit(each) for each in problems]), len(problems)
         self._parameters = parameters
-        self._fitted = Fitted(k, first.total, max(floor, TINY))
+        self._fitted = Fitted(k, first.total, max(floor, TINY), outputs.from_logits)
         return self
 
     def _compare_accuracy(self, data: Labelled, found: Parameters) -> None:
@@ -219,8 +225,9 @@ class Calibrator(ABC):
     ) -> C:
         """Fits the calibrator to a model's outputs and returns it.
 
-        Keras masks and the sample weights of a data set are applied: a masked token
-        does not count.
+        It then takes the outputs of such a model: probabilities, if these are. Keras
+        masks and the sample weights of a data set are applied: a masked token does not
+        count.
 
         Args:
             model: a Keras model with one output.
@@ -241,7 +248,7 @@ class Calibrator(ABC):
 
     def outputs_of(self, model: keras.Model, from_logits: bool | None) -> Outputs:
         """Returns what a model's outputs mean, with `from_logits` as in `fit_model`."""
-        if from_logits is None and not self.from_logits:
+        if from_logits is None and not self.outputs.from_logits:
             from_logits = False
         return replace(self.outputs, from_logits=gives_logits(model, from_logits))
 
@@ -249,8 +256,8 @@ class Calibrator(ABC):
         """Returns calibrated probabilities, in the shape of the outputs.
 
         Args:
-            logits: the classifier's outputs, (..., k), (..., 1) or (n,); probabilities
-                if the calibrator has `from_logits=False`.
+            logits: the classifier's outputs, (..., k), (..., 1) or (n,), of the kind
+                that the calibrator was fitted to.
         """
         columns, parameters = self._prepare(logits)
         shape = tuple(logits.shape) if hasattr(logits, "shape") else np.shape(logits)
@@ -269,6 +276,8 @@ class Calibrator(ABC):
 
     def _prepare(self, logits: Any) -> tuple[Tensor, dict[str, Tensor]]:
         parameters = self.parameters
+        if is_host(logits):
+            logits = host_outputs(self.outputs, logits, self.from_logits)
         columns = self._columns(as_float(logits), self.from_logits)
         return columns, to_tensors(parameters, columns.dtype)
 

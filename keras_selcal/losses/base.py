@@ -153,6 +153,17 @@ def brier(batch: Batch) -> Tensor:
 BASE_LOSSES = {"crossentropy": crossentropy, "brier": brier}
 
 
+def _is_dense_keras_loss(loss: Any) -> bool:
+    """Returns whether a loss is one of Keras's own that take no class indices.
+
+    Given indices (n,) for predictions (n, k), most of them fail, but not if n = k.
+    """
+    kind = type(loss) if isinstance(loss, keras.losses.Loss) else loss
+    module = getattr(kind, "__module__", None) or ""
+    name = getattr(kind, "__name__", "")
+    return module.split(".")[0] == "keras" and not name.lower().startswith("sparse")
+
+
 class ReweightedLoss(ClassificationLoss):
     """A weight times a loss, for each sample: the common form of all reweighted risks.
 
@@ -184,7 +195,8 @@ class ReweightedLoss(ClassificationLoss):
         base_loss: ℓ: `"crossentropy"`, `"brier"`, another loss of this library, a
             Keras loss or a function of (y_true, y_pred) that returns a value for each
             sample. It receives probabilities (or ln p, if it has `from_logits`) with
-            one column for each class, two for sigmoids. Its own reduction is not used.
+            one column for each class, two for sigmoids, and labels as they are: one-hot
+            for Keras losses that are not sparse. Its own reduction is not used.
         strength: a in [0, 1]; the loss is (1 − a + a w) ℓ. With 0 it is the base loss.
         **options: the arguments of `ClassificationLoss`: `from_logits`, `multi_label`,
             `ignore_class`, `label_smoothing`, `axis`, `reduction`, `name`, `dtype`.
@@ -201,6 +213,11 @@ class ReweightedLoss(ClassificationLoss):
         if not callable(self.base_loss) and self.base_loss not in BASE_LOSSES:
             listed = ", ".join(repr(known) for known in BASE_LOSSES)
             refuse("base_loss", base_loss, f"one of {listed}, a loss or a function")
+        if isinstance(self.base_loss, ClassificationLoss):
+            ignored = self.base_loss.outputs.ignore_class
+            if ignored not in (None, self.outputs.ignore_class):
+                allowed = f"without `ignore_class`: pass it to {type(self).__name__}"
+                refuse("base_loss", self.base_loss, allowed)
         self.strength = self.check("strength", strength)
         self.variables: dict[str, Any] = {}
 
@@ -233,9 +250,12 @@ class ReweightedLoss(ClassificationLoss):
         if isinstance(base, str):
             return BASE_LOSSES[base](batch)
         if isinstance(base, ClassificationLoss):
-            return base.sample_losses(batch)
+            return base.sample_losses(batch.smoothed(base.label_smoothing))
         function = base.call if isinstance(base, keras.losses.Loss) else base
-        y_true = ops.squeeze(batch.labels, -1) if batch.sparse else batch.labels
+        if batch.sparse and not _is_dense_keras_loss(base):
+            y_true = ops.squeeze(batch.labels, -1)
+        else:
+            y_true = batch.distributions
         in_logs = getattr(base, "from_logits", False)
         values = function(y_true, batch.log_p if in_logs else batch.p)
         if len(values.shape) != 1:

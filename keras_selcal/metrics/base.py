@@ -268,6 +268,9 @@ class ClassificationMetric(keras.metrics.Metric):
                 continue
             if self.groups is None:
                 self._build(other.groups)
+            if self.groups != other.groups:
+                allowed = f"metrics of {self.groups} classes, as this one"
+                refuse("metrics", f"one of {other.groups}", allowed)
             for sums, others in zip(self.variables, other.variables, strict=True):
                 for part in (others[0], others[1]):
                     self.accumulate(sums, part)

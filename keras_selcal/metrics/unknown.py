@@ -25,6 +25,10 @@ class UnknownMetric(RankingMetric):
     Labels are class indices; −1 marks an unknown input. The state has a histogram of
     the confidence scores for each kind. Subclasses implement `of_kinds`.
 
+    Weights of the known inputs that sum to less than their number are scaled up to it,
+    and so are those of the unknown inputs: what the ratio of the two kinds is in use is
+    for `share` to say.
+
     A loss leaves unknown inputs out with `ignore_class=-1`. Pass these metrics in
     `metrics=` then, not in `weighted_metrics=`: on PyTorch, a loss of Keras sets the
     sample weights of ignored samples to 0, for the metrics as well.
@@ -42,6 +46,8 @@ class UnknownMetric(RankingMetric):
     ) -> None:
         if options.get("multi_label"):
             refuse("multi_label", True, "False: an unknown input belongs to no class")
+        if options.get("ignore_class") == UNKNOWN:
+            refuse("ignore_class", UNKNOWN, "a class: −1 marks unknown inputs")
         self._updating_unknown = False
         super().__init__(csf, name=name or self.default_name, **options)
 
@@ -68,7 +74,9 @@ class UnknownMetric(RankingMetric):
             allowed = f"one class index a sample, {UNKNOWN} for unknown inputs"
             refuse("y_true", y_true.shape, allowed)
         unknown = xp.reshape(y_true == UNKNOWN, shape)
-        labels = xp.where(y_true == UNKNOWN, xp.zeros_like(y_true), y_true)
+        # Any class that `ignore_class` keeps will do.
+        some = xp.full_like(y_true, int(self.ignore_class == 0))
+        labels = xp.where(y_true == UNKNOWN, some, y_true)
         weight = broadcast_weight(given, shape, xp)
         for updating_unknown in (False, True):
             self._updating_unknown = updating_unknown
