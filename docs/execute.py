@@ -1,6 +1,6 @@
 """Runs the code of a page, and returns the page with what the code printed and drew.
 
-The site is built with `with_outputs`; the tests run the same code on every backend.
+The site is built with `with_outputs`; the tests run the same code.
 """
 
 import contextlib

@@ -21,6 +21,8 @@ from keras_selcal.conformal import (
 )
 from keras_selcal.conformal.scores import NonconformityScore, uniforms
 
+pytestmark = pytest.mark.backend_free
+
 
 def reference_score(p, c, method, u=1.0, penalty=None, k_reg=5):
     """The score of class c for one row, by the formulas of the papers."""

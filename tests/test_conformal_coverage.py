@@ -15,6 +15,8 @@ from keras_selcal.conformal import (
     conformal_threshold,
 )
 
+pytestmark = pytest.mark.backend_free
+
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_sets_of_the_calibration_samples_cover_as_many_as_asked(kind):

@@ -27,6 +27,7 @@ TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.py"))
 GUIDES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("name", MODULES)
 def test_docstring_examples(name):
     module = importlib.import_module(name)
@@ -34,6 +35,7 @@ def test_docstring_examples(name):
     assert result.failed == 0
 
 
+@pytest.mark.backend_free
 def test_public_names_have_docstrings_and_examples():
     for name in keras_selcal.__all__:
         thing = getattr(keras_selcal, name)
@@ -43,12 +45,21 @@ def test_public_names_have_docstrings_and_examples():
             assert ">>>" in thing.__doc__ or "```python" in thing.__doc__, name
 
 
-@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "guide",
+    # The README's are what a new user tries, on the backend that is installed.
+    [
+        README,
+        *(pytest.param(guide, marks=pytest.mark.backend_free) for guide in GUIDES[1:]),
+    ],
+    ids=lambda path: path.stem,
+)
 def test_guide_examples(guide):
     """Blocks of Python, and of commands on files, share one session, in order."""
     execute.with_outputs(guide.name, guide.read_text("utf-8"))
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
 def test_tutorials(tutorial, tmp_path, monkeypatch):
     """Each runs at reduced size; the one on intents, with data of the same form."""
@@ -71,6 +82,7 @@ def test_tutorials(tutorial, tmp_path, monkeypatch):
     runpy.run_path(str(tutorial))
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
 def test_guide_links_lead_to_files(guide):
     drawn = (ROOT / "docs" / "pictures.py").read_text("utf-8")
@@ -80,6 +92,7 @@ def test_guide_links_lead_to_files(guide):
         assert generated or (guide.parent / target).exists(), target
 
 
+@pytest.mark.backend_free
 def test_readme_lists_every_loss():
     text = README.read_text("utf-8")
     for name in keras_selcal.losses.__all__:

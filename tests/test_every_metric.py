@@ -35,6 +35,7 @@ METRICS = {
 
 
 class TestEveryMetric:
+    @pytest.mark.backend_free
     @pytest.mark.parametrize("name", METRICS)
     def test_properties(self, name):
         metric = METRICS[name]
@@ -74,6 +75,7 @@ class TestEveryMetric:
 
         check()
 
+    @pytest.mark.backend_free
     @pytest.mark.parametrize("name", METRICS)
     def test_what_cannot_be_told_is_nan(self, name):
         y, p = data(20, 3)
@@ -103,11 +105,13 @@ class TestEveryMetric:
         by_row = metric(y.reshape(4, 6), p.reshape(4, 6, 3), sample_weight=[1, 0, 2, 1])
         assert by_row == pytest.approx(metric(y, p, sample_weight=rows))
 
+    @pytest.mark.backend_free
     @pytest.mark.parametrize("name", METRICS)
     def test_labels_that_do_not_fit_one_unit(self, name):
         with pytest.raises(ValueError, match=r"one sigmoid.*y_pred.shape=\(3, 1\)"):
             METRICS[name](np.zeros((3, 2)), np.full((3, 1), 0.5))
 
+    @pytest.mark.backend_free
     @pytest.mark.parametrize("name", METRICS)
     def test_perfect_predictions(self, name):
         y = np.arange(10) % 3
@@ -119,6 +123,7 @@ class TestEveryMetric:
         else:
             assert abs(value) < 1e-4
 
+    @pytest.mark.backend_free
     @pytest.mark.parametrize("name", METRICS)
     def test_certain_and_wrong(self, name):
         y = np.arange(10) % 3
@@ -142,6 +147,7 @@ class TestEveryMetric:
             assert value == pytest.approx(expected.get(name, 1.0))
 
 
+@pytest.mark.backend_free
 def test_normalised_weights_mean_their_ratios():
     y, p = data(40, 3)
     for name in ("aurc", "ece_adaptive", "cwece_adaptive", "excess_aurc"):
@@ -150,6 +156,7 @@ def test_normalised_weights_mean_their_ratios():
         assert scaled == pytest.approx(expected)
 
 
+@pytest.mark.backend_free
 def test_perfect_ranking_has_no_excess():
     p = np.stack([np.linspace(0.9, 0.6, 20), 1 - np.linspace(0.9, 0.6, 20)], -1)
     y = (np.arange(20) >= 13) * 1
@@ -171,6 +178,7 @@ def test_a_score_of_ones_own():
     assert F.aurc(y, np.log(p), second, from_logits=True) == pytest.approx(expected)
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     ("call", "message"),
     [

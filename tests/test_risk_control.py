@@ -10,6 +10,8 @@ from scipy.stats import binom
 
 from keras_selcal.conformal import control_risk, multi_label_losses
 
+pytestmark = pytest.mark.backend_free
+
 THRESHOLDS = np.linspace(0.0, 1.0, 41)
 
 

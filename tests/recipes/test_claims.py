@@ -25,6 +25,7 @@ def test_the_page_is_what_the_checks_find(name):
     assert claims.section(name, found) == claims.page_sections()[name]
 
 
+@pytest.mark.backend_free
 def test_the_page_has_every_claim_and_its_verdict():
     sections = claims.page_sections()
     assert list(sections) == list(claims.CHECKS)
@@ -32,6 +33,7 @@ def test_the_page_has_every_claim_and_its_verdict():
         assert "**Verdict: " in text
 
 
+@pytest.mark.backend_free
 def test_gradients_of_the_released_losses_are_compared():
     table = claims.CHECKS["released"](()).table
     shares = {row[0]: float(row[1]) for row in table.rows}
@@ -40,6 +42,7 @@ def test_gradients_of_the_released_losses_are_compared():
     assert shares["AU, this library (w = 0)"] == 1.032
 
 
+@pytest.mark.backend_free
 def test_a_claim_is_printed_with_its_picture(tmp_path, capsys):
     assert main(["claims", "ece_bound", "--out", str(tmp_path)]) == 0
     assert "holds under a condition" in capsys.readouterr().out
@@ -48,6 +51,7 @@ def test_a_claim_is_printed_with_its_picture(tmp_path, capsys):
     assert "The claims are focal_gradient, beta" in capsys.readouterr().err
 
 
+@pytest.mark.backend_free
 def test_gradients_are_drawn_of_runs_with_snapshots(tmp_path, monkeypatch):
     monkeypatch.setattr(training.models, "build", tiny_run.build)
     run = Run(tmp_path / "run")

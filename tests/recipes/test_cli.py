@@ -17,6 +17,8 @@ from recipes.evaluation import METRICS, PaperMetric
 from recipes.progress import Progress, console
 from recipes.runs import Predictions, Run
 
+pytestmark = pytest.mark.backend_free
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 
 
@@ -196,7 +198,6 @@ def test_names_with_markup_are_printed_as_they_are(capsys):
         assert f"{name}: done [/]" in out
 
 
-@pytest.mark.backend_free
 def test_quickstart_tells_the_whole_story(tmp_path, capsys):
     assert main(("quickstart",)) == 0
     out = capsys.readouterr().out

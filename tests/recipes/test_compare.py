@@ -34,6 +34,7 @@ def run(*arguments):
     return main(["compare", "--seeds", "3", "--epochs", "3", *arguments])
 
 
+@pytest.mark.backend_free
 def test_a_worse_loss_and_an_identical_one(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(contest.LOSSES, "back", contest.Entrant("backwards", Backwards))
     same = contest.LOSSES["xe"]._replace(title="twin <xe>")
@@ -156,6 +157,7 @@ def test_more_losses_widen_the_intervals():
     assert among["au"]["nll_ts"].half > alone["au"]["nll_ts"].half
 
 
+@pytest.mark.backend_free
 def test_texts_are_embedded_and_compared(tmp_path, monkeypatch, capsys):
     words = {"refund": [3.0, 0.0], "login": [0.0, 3.0]}
     monkeypatch.setattr(

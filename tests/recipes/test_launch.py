@@ -19,6 +19,8 @@ from recipes.launch import Job, run_all
 from recipes.request import RunError
 from recipes.runs import Predictions, Run
 
+pytestmark = pytest.mark.backend_free
+
 ROOT = Path(__file__).parents[2]
 BOUND = 600.0  # seconds
 CONFIG = {"dataset": "d", "model": "m", "loss": "au", "seed": 0, "settings": {}}

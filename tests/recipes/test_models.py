@@ -91,6 +91,7 @@ def weights(tmp_path):
     return write
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     ("name", "num_classes", "count"),
     [

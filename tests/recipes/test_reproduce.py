@@ -16,6 +16,8 @@ from recipes.reproduce import Matrix
 from recipes.request import RunError
 from recipes.runs import Predictions, Run
 
+pytestmark = pytest.mark.backend_free
+
 
 def test_the_matrix_has_every_cell_of_the_paper():
     requests = Matrix(from_scratch=True).requests()

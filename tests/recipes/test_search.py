@@ -18,6 +18,8 @@ from recipes.search_plots import draw_search
 from recipes.search_results import Outcome, Search, Trial
 from recipes.tasks import Request, run_name, task_of
 
+pytestmark = pytest.mark.backend_free
+
 BASE = ("search", "--dataset", "digits", "--model", "cnn")
 
 

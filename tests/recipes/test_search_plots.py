@@ -10,6 +10,8 @@ from matplotlib import pyplot  # noqa: E402
 
 from recipes.search_plots import search_curve, search_map  # noqa: E402
 
+pytestmark = pytest.mark.backend_free
+
 TRIALS = {
     "smoothing": [0.01, 0.1, 1.0, 0.01, 0.1, 1.0, 0.1],
     "coverage": [0.5, 0.5, 0.5, 1.0, 1.0, 1.0, 0.5],

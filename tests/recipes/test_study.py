@@ -39,6 +39,7 @@ def few_trials(monkeypatch):
         monkeypatch.setattr(module, "CONFIGURATIONS", 2)
 
 
+@pytest.mark.backend_free
 def test_a_small_study_runs_resumes_and_is_measured(tmp_path, few_trials):
     path = tmp_path / "results.csv"
     plan = study.Study(NOWHERE, path, BED)

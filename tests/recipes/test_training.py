@@ -125,6 +125,7 @@ def train_in_a_process(folder, when):
     )
 
 
+@pytest.mark.backend_free
 def test_a_run_that_is_stopped_ends_like_an_undisturbed_one(
     tmp_path, undisturbed, monkeypatch, capfd
 ):
