@@ -33,10 +33,11 @@ def start(*command, **environment):
     return process, output
 
 
-def finish(*started, seconds=400):
+def finish(*started, seconds=1800):
     """Waits for processes that must all succeed, and returns what they print.
 
     When one fails or the time is over the others are stopped: they would wait for it.
+    They take seconds; the bound is for those that hang, on a busy machine too.
     """
     processes = [process for process, _ in started]
     end = time.monotonic() + seconds

@@ -226,6 +226,7 @@ def test_pixels_and_several_inputs(rng):
     assert found["val_ece"] == pytest.approx(functional.ece(y[:, :3], p), rel=1e-5)
 
 
+@pytest.mark.backend_free
 def test_pictures(tmp_path):
     image = pytest.importorskip("matplotlib.image")
     plt = pytest.importorskip("matplotlib.pyplot")
@@ -248,6 +249,7 @@ def test_pictures(tmp_path):
     assert plt.get_fignums() == []
 
 
+@pytest.mark.backend_free
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_tensorboard_reads_the_event_file(tmp_path):
     pytest.importorskip("tensorboard")

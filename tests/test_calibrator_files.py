@@ -127,6 +127,7 @@ def test_vector_scaling_of_many_classes_is_no_worse_than_the_model(many):
     assert ours[1] < nll
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("make", [HistogramBinning, IsotonicCalibration])
 def test_curves_of_many_classes_lose_little_accuracy(many, make):
     z, y, test_z, test_y = many

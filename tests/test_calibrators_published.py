@@ -16,6 +16,8 @@ from keras_selcal.calibrators import (
     VectorScaling,
 )
 
+pytestmark = pytest.mark.backend_free
+
 
 # Figures published elsewhere
 @pytest.fixture(scope="module")

@@ -17,6 +17,8 @@ from keras_selcal import (
 )
 from keras_selcal.conformal import control_risk, multi_label_losses
 
+pytestmark = pytest.mark.backend_free
+
 K = 28
 
 
