@@ -1,5 +1,6 @@
 """Data and models for classifiers that abstain or answer with sets."""
 
+import functools
 from dataclasses import replace
 
 import keras
@@ -20,6 +21,8 @@ def draw(n=600, k=3, seed=0, signal=2.0):
     return x.astype("float32"), y
 
 
+# It has no state, so that all tests share what is compiled.
+@functools.cache
 def identity(*shape, activation="linear"):
     """Returns a model whose inputs are its logits, or those of an activation."""
     return keras.Sequential([keras.Input(shape or (3,)), layers.Activation(activation)])

@@ -25,10 +25,10 @@ class Subclassed(keras.Model):
         return self.dense(x)
 
 
-def model_of(loss, subclassed=False, jit_compile="auto", rate=0.5):
+def model_of(loss, subclassed=False, rate=0.5, **options):
     keras.utils.set_random_seed(0)
     model = Subclassed() if subclassed else keras.Sequential([keras.layers.Dense(K)])
-    model.compile(keras.optimizers.SGD(rate), loss, jit_compile=jit_compile)
+    model.compile(keras.optimizers.SGD(rate), loss, **options)
     return model
 
 
@@ -53,11 +53,12 @@ def test_each_epoch_trains_with_its_value(name, values):
     np.testing.assert_allclose(history[name], values, rtol=1e-6)
 
     # The same epochs with a new model for each value, which takes over the weights.
+    # Eager, because compiling it takes longer than its step.
     weights = None
     for epoch, value in enumerate(values):
         loss = AULoss(from_logits=True)
         loss.assign(name, value)
-        model = model_of(loss)
+        model = model_of(loss, run_eagerly=True)
         model.build(X.shape)
         if weights:
             model.set_weights(weights)
@@ -78,8 +79,8 @@ def test_a_schedule_compiles_once_and_leaves_nothing_behind(subclassed):
                 traces.append(self.strength)
             return super().weights(batch)
 
-    jit_compile = keras.backend.backend() != "torch"
-    model = model_of(Counted(from_logits=True), subclassed, jit_compile)
+    options = {"jit_compile": keras.backend.backend() != "torch"}
+    model = model_of(Counted(from_logits=True), subclassed, **options)
     schedule = LossSchedule(strength=[(0, 0.0), (4, 1.0)], coverage=lambda _: 0.5)
     model.predict(X, verbose=0)
     before = len(traces)
