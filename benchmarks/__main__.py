@@ -3,18 +3,18 @@
     KERAS_BACKEND=jax python -m benchmarks --quick --json run.json
     KERAS_BACKEND=jax python -m benchmarks --quick --compare run.json
 
-Each row is the least CPU time over repetitions, on one thread, and its ratio to a
-reference that is measured in turns with it: `np.max` over the classes for metrics,
-Keras's accuracy for small updates, Keras's cross-entropy for losses, a first step
-without metrics and the import of Keras for starts, a step of a ResNet-20 for updates in
-training. Compare ratios, not times, which depend on the machine. Everything is compiled
-on JAX and TensorFlow, and eager on PyTorch. Other packages are measured where they are
-installed (`tox -e peers`).
+Each row is the least CPU time over repetitions, on one thread, and its ratio to the
+reference under "to", which is measured in turns with it. Compare ratios, not times,
+which depend on the machine. Everything is compiled on JAX and TensorFlow, and eager on
+PyTorch. Other packages are measured where they are installed (`tox -e peers`).
+
+With `--compare`, rows whose ratio has grown by more than half are marked, and the exit
+status is 1 if there are any.
 """
 
 import argparse
-import itertools
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -24,12 +24,14 @@ from pathlib import Path
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+    os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
 
 import keras
 import numpy as np
 
-from benchmarks.peers import peers
-from benchmarks.timing import LOSSES, data, least, resnet20, step, update
+from benchmarks.peers import WORK, side_by_side, versions
+from benchmarks.timing import LOSSES, data, least, resnet20, result, step, update
 from keras_selcal import functional, metrics
 
 STREAMING = {
@@ -56,11 +58,8 @@ EXACT = {
     "aurc": functional.aurc,
     "coverage_at_risk": lambda y, p: functional.coverage_at_risk(y, p, 0.1),
 }
-
-
-def group(size, reference, functions, repetitions):
-    """Returns rows of what is measured at one size, against `reference`."""
-    return rows_of(size, reference, least(functions, repetitions))
+# A ratio that has grown by this factor is not noise.
+SLOWER = 1.5
 
 
 def rows_of(size, reference, times):
@@ -69,48 +68,65 @@ def rows_of(size, reference, times):
         f"{name}, {size}": {
             "ms": round(ms, 4),
             "reference": reference,
-            "ratio": round(ms / times[reference], 3),
+            "ratio": round(ms / times[reference], 4),
         }
         for name, ms in times.items()
     }
 
 
-def whole_sets(quick, repetitions):
-    """Yields rows of whole data sets: exact metrics, one large update, peers."""
-    part = 10 if quick else 1
-    for n, k in (1_000_000, 10), (200_000, 100), (50_000, 1000):
-        y, p = data(n // part, k)
-        timed = {"np.max": lambda p=p: p.max(-1)}
-        for name, function in EXACT.items():
-            timed[name] = lambda f=function, y=y, p=p: f(y, p)
-        timed["ECE update"] = update(STREAMING["ECE"](), y, p)
-        timed.update(peers(y, p))
-        yield group(f"{n // part} × {k}", "np.max", timed, repetitions)
+def of_set(n, k, repetitions):
+    """Returns rows of a whole data set."""
+    y, p = data(n, k)
+    timed = {"np.max": lambda: p.max(-1)}
+    for name, function in EXACT.items():
+        timed[name] = lambda f=function: f(y, p)
+    timed["ECE update"] = update(STREAMING["ECE"](), y, p)
+    return rows_of(f"{n} × {k}", "np.max", least(timed, repetitions))
 
 
-def small_updates(quick, repetitions):
-    """Yields rows of updates with a small batch. Keras's accuracy is the least cost."""
-    y, p = data(32, 10)
+def of_updates(n, k, repetitions):
+    """Returns rows of updates with one batch."""
+    y, p = data(n, k)
     timed = {"accuracy update": update(keras.metrics.SparseCategoricalAccuracy(), y, p)}
     for name, make in STREAMING.items():
         timed[f"{name} update"] = update(make(), y, p)
-    yield group("32 × 10", "accuracy update", timed, 5 * repetitions)
+    return rows_of(f"{n} × {k}", "accuracy update", least(timed, repetitions))
+
+
+def of_losses(n, k, repetitions, names=LOSSES):
+    """Returns rows of losses, forward and backward."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(n, k), scale=3.0).astype("float32")
+    labels = rng.integers(0, k, n)
+    timed = {name: step(LOSSES[name](), labels, logits, False) for name in names}
+    return rows_of(f"{n} × {k}", "crossentropy", least(timed, repetitions))
+
+
+# The docstrings of the groups are their headings in the table.
+
+
+def whole_sets(quick, repetitions):
+    """Whole data sets: exact metrics and one update, to NumPy's maximum of each row."""
+    part = 10 if quick else 1
+    for n, k in (1_000_000, 10), (200_000, 100), (50_000, 1000):
+        yield of_set(n // part, k, repetitions)
+
+
+def small_updates(quick, repetitions):
+    """Updates with a small batch, to that of Keras's accuracy."""
+    yield of_updates(32, 10, 5 * repetitions)
 
 
 def losses(quick, repetitions):
-    """Yields rows of losses, forward and backward."""
-    for n, k in [(8192, 100)] if quick else [(8192, 10), (8192, 100), (8192, 1000)]:
-        rng = np.random.default_rng(0)
-        logits = rng.normal(size=(n, k), scale=3.0).astype("float32")
-        labels = rng.integers(0, k, n)
-        timed = {
-            name: step(make(), labels, logits, False) for name, make in LOSSES.items()
-        }
-        yield group(f"{n} × {k}", "crossentropy", timed, repetitions)
+    """Losses, forward and backward, to Keras's cross-entropy."""
+    for k in (100,) if quick else (10, 100, 1000):
+        yield of_losses(8192, k, repetitions)
 
 
 def starts(quick, repetitions):
-    """Yields rows of first steps, which trace and compile, and of imports."""
+    """First training step, which traces and compiles, with one metric or none; start of
+    a process.
+    """
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(32, 20)).astype("float32"), rng.integers(0, 10, 32)
 
@@ -129,11 +145,13 @@ def starts(quick, repetitions):
     some = 1 if quick else 2
     times = {n: min(first_step(f) for _ in range(some)) for n, f in timed.items()}
     yield rows_of("first step", "no metric", times)
-    times = {
-        package: min(cpu_of_import(package) for _ in range(some + 1))
-        for package in ("keras", "keras_selcal")
+    timed = {
+        "import keras": lambda: cpu_of_import("keras"),
+        "import keras_selcal after keras": lambda: cpu_of_import("keras_selcal"),
+        "keras-selcal --help": cpu_of_help,
     }
-    yield rows_of("import", "keras", times)
+    times = {n: min(f() for _ in range(some)) for n, f in timed.items()}
+    yield rows_of("new process", "import keras", times)
 
 
 def cpu_of_import(package):
@@ -149,8 +167,19 @@ def cpu_of_import(package):
     return float(done.stdout.split()[-1])
 
 
+def cpu_of_help():
+    """Returns CPU time in ms of the command's help, with the start of Python."""
+    command = [sys.executable, "-W", "ignore", "-m", "keras_selcal", "--help"]
+    before = os.times()
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    after = os.times()
+    return 1e3 * (sum(after[2:4]) - sum(before[2:4]))
+
+
 def training(quick, repetitions):
-    """Yields what metrics add to a step of a ResNet-20 of batch 128."""
+    """Metrics in training, to a step of a ResNet-20 with batch 128. Keras updates them
+    and computes their results at every step.
+    """
     rng = np.random.default_rng(0)
     x = rng.normal(size=(128, 32, 32, 3)).astype("float32")
     y, p = data(128, 10)
@@ -162,13 +191,39 @@ def training(quick, repetitions):
     some = 2 if quick else repetitions
     labels = y.astype("int32")
     times = least({"ResNet-20 step": lambda: model.train_on_batch(x, labels)}, some)
-    # Keras computes the results at every step.
-    timed = {
-        name: update(make(), y, p, result=True) for name, make in IN_TRAINING.items()
-    }
-    of_metrics = least(timed, 5 * some)
-    times["all metrics together"] = sum(of_metrics.values())
-    yield rows_of("batch 128", "ResNet-20 step", {**times, **of_metrics})
+    updates, results = {}, {}
+    for name, make in IN_TRAINING.items():
+        metric = make()
+        updates[f"{name}: update"] = update(metric, y, p)
+        results[f"{name}: result"] = result(metric, y, p)
+    updates, results = least(updates, 5 * some), least(results, 5 * some)
+    times["all metrics: update"] = sum(updates.values())
+    times["all metrics: result"] = sum(results.values())
+    times["all metrics: both"] = sum(updates.values()) + sum(results.values())
+    for pair in zip(updates.items(), results.items(), strict=True):
+        times.update(pair)
+    yield rows_of("batch 128", "ResNet-20 step", times)
+
+
+def beside_peers(quick, repetitions):
+    """The same work by other packages, with the same value, to keras_selcal."""
+    found = versions()
+    missing = [package for package, version in found.items() if version is None]
+    print("installed: ", *(f"{p} {v}" for p, v in found.items() if v), sep="  ")
+    print("left out, not installed: ", *missing or ["none"], sep="  ", flush=True)
+    part = 10 if quick else 1
+    for n, k, calibrates in (
+        (1_000_000, 10, False),
+        (50_000, 1000, False),
+        (20_000, 100, True),
+    ):
+        y, p = data(n // part, k)
+        for name, work in WORK.items():
+            if work.calibrates == calibrates:
+                functions = side_by_side(name, y, p)
+                timed = {f"{name} by {who}": f for who, f in functions.items()}
+                times = least(timed, 1 + repetitions // 3)
+                yield rows_of(f"{n // part} × {k}", f"{name} by keras_selcal", times)
 
 
 GROUPS = {
@@ -177,7 +232,12 @@ GROUPS = {
     "losses": losses,
     "starts": starts,
     "training": training,
+    "peers": beside_peers,
 }
+
+
+def shown(ratio):
+    return f"{ratio:.2%}" if ratio < 0.1 else f"{ratio:.2f}"
 
 
 def main(arguments=None):
@@ -187,27 +247,43 @@ def main(arguments=None):
     parser.add_argument("--quick", action="store_true", help="a tenth of the samples")
     parser.add_argument("--repetitions", type=int, default=7)
     parser.add_argument("--json", type=Path, help="file to write")
-    parser.add_argument("--compare", type=Path, help="file of an earlier run")
+    parser.add_argument(
+        "--compare",
+        type=Path,
+        help="file of an earlier run; the exit status is 1 if a row has become slower",
+    )
     parser.add_argument("--groups", nargs="+", choices=GROUPS, default=[*GROUPS])
     args = parser.parse_args(arguments)
+    backend = keras.backend.backend()
     before = json.loads(args.compare.read_text("utf-8")) if args.compare else {}
-    print(f"backend: {keras.backend.backend()}")
-    print(f"{'':<34}{'ms':>10}{'ratio':>9}{'before':>9}  to")
-    rows = {}
-    parts = (GROUPS[name](args.quick, args.repetitions) for name in args.groups)
-    for part in itertools.chain.from_iterable(parts):
-        rows.update(part)
-        for name, row in part.items():
-            earlier = before.get(name, {}).get("ratio", "")
-            slower = earlier and row["ratio"] > 1.5 * earlier
-            print(
-                f"{name:<34}{row['ms']:>10.3f}{row['ratio']:>9.2f}{earlier:>9}"
-                f"  {row['reference']}{', slower than before' if slower else ''}",
-                flush=True,
-            )
+    if before.get("backend", backend) != backend:
+        parser.error(f"{args.compare} is of the backend {before['backend']}.")
+    # TensorFlow warns of functions that are traced once each.
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    print(f"backend: {backend}. CPU time in ms, and its ratio to that of a reference")
+    print(f"{'':<44}{'ms':>10}{'ratio':>9}{'before':>9}  to")
+    rows, slower = {}, []
+    for group in args.groups:
+        print(f"\n{' '.join(GROUPS[group].__doc__.split())}", flush=True)
+        for part in GROUPS[group](args.quick, args.repetitions):
+            rows.update(part)
+            for name, row in part.items():
+                earlier = before.get("rows", {}).get(name, {}).get("ratio")
+                mark = ""
+                if earlier is not None and row["ratio"] > SLOWER * earlier:
+                    slower.append(name)
+                    mark = ", slower than before"
+                print(
+                    f"{name:<44}{row['ms']:>10.3f}{shown(row['ratio']):>9}"
+                    f"{'' if earlier is None else shown(earlier):>9}"
+                    f"  {row['reference']}{mark}",
+                    flush=True,
+                )
     if args.json:
-        args.json.write_text(json.dumps(rows, indent=1, ensure_ascii=False), "utf-8")
+        run = {"backend": backend, "rows": rows}
+        args.json.write_text(json.dumps(run, indent=1, ensure_ascii=False), "utf-8")
+    return 1 if slower else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

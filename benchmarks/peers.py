@@ -1,36 +1,318 @@
-"""The same work done by other packages, those of them that are installed."""
+"""The same work done by other packages, those of them that are installed.
 
+A function here takes labels (n,) and probabilities (n, k), prepares what its package
+wants, and returns what is timed. `WORK` says which of them do the same as a function of
+keras_selcal; a value that differs from ours is an error.
+"""
+
+import importlib.metadata
 import importlib.util
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
+from keras_selcal import TemperatureScaling, functional
+from keras_selcal.conformal import (
+    conformal_scores,
+    conformal_sets,
+    conformal_threshold,
+)
 
-def peers(y, p):
-    """Returns functions of other packages on labels (n,) and probabilities (n, k)."""
-    found = {}
+Timed = Callable[[np.ndarray, np.ndarray], Callable[[], Any]]
+
+
+@dataclass
+class Work:
+    """One kind of work: by us, by other packages, and how far their values may differ
+    where a definition does, as a share of ours.
+    """
+
+    ours: Timed
+    peers: dict[str, Timed]
+    differences: dict[str, float] = field(default_factory=dict)
+    calibrates: bool = False
+
+
+def logits_of(p):
+    return np.log(np.maximum(p, 1e-37))
+
+
+def tensors(*arrays):
+    import torch
+
+    return [torch.from_numpy(array) for array in arrays]
+
+
+def without_init(package):
+    """Makes a package's modules importable without what its `__init__` imports.
+
+    That of torch-uncertainty 0.13 wants Lightning and torchvision, which it does not
+    require and its metrics do not use.
+    """
+    if package not in sys.modules:
+        spec = importlib.util.find_spec(package)
+        if spec is None:
+            raise ModuleNotFoundError(package)
+        module = types.ModuleType(package)
+        module.__path__ = list(spec.submodule_search_locations)
+        sys.modules[package] = module
+    return sys.modules[package]
+
+
+def torch_uncertainty_metric(name, *options, sized=False):
+    """Returns what times a metric of torch-uncertainty, given k if it is `sized`."""
+
+    def prepare(y, p):
+        without_init("torch_uncertainty")
+        without_init("torch_uncertainty.metrics")
+        from torch_uncertainty.metrics import classification
+
+        p, y = tensors(p, y)
+        sizes = {"num_classes": p.shape[-1], "num_bins": 15} if sized else {}
+
+        def run():
+            metric = getattr(classification, name)(*options, **sizes)
+            metric.update(p, y)
+            return metric.compute()
+
+        return run
+
+    return prepare
+
+
+def torch_uncertainty_temperature(y, p):
+    without_init("torch_uncertainty")
+    package = without_init("torch_uncertainty.post_processing")
+    from torch_uncertainty.post_processing.abstract import PostProcessing
+
+    package.PostProcessing = PostProcessing
+    from torch.nn import Identity
+    from torch_uncertainty.post_processing.calibration import TemperatureScaler
+
+    batch = tensors(logits_of(p), y)
+
+    def run():
+        scaler = TemperatureScaler(Identity())
+        scaler.fit([batch], progress=False)
+        return scaler.temperature[0].item()
+
+    return run
+
+
+def torchmetrics_ece(y, p):
+    from torchmetrics.functional.classification import multiclass_calibration_error
+
     k = p.shape[-1]
-    if importlib.util.find_spec("netcal"):
-        from netcal.metrics import ECE
+    p, y = tensors(p, y)
+    return lambda: multiclass_calibration_error(p, y, num_classes=k, n_bins=15)
 
-        found["netcal ECE"] = lambda: ECE(15).measure(p, y)
-    if importlib.util.find_spec("sklearn"):
-        from sklearn.metrics import log_loss
 
-        labels = np.arange(k)
-        found["scikit-learn log_loss"] = lambda: log_loss(y, p, labels=labels)
-    if importlib.util.find_spec("torchmetrics"):
-        import torch
-        from torchmetrics.functional.classification import multiclass_calibration_error
+def netcal_ece(y, p):
+    from netcal.metrics import ECE
 
-        tensors = torch.from_numpy(p), torch.from_numpy(y)
-        found["torchmetrics ECE"] = lambda: multiclass_calibration_error(
-            *tensors, num_classes=k, n_bins=15
+    return lambda: ECE(15).measure(p, y)
+
+
+def netcal_temperature(y, p):
+    from netcal.scaling import TemperatureScaling
+
+    # It differentiates numerically: with float32 the temperature stays at 1.
+    p = p.astype("float64")
+
+    def run():
+        scaling = TemperatureScaling()
+        scaling.fit(p, y)
+        return 1 / scaling.temperature[0]
+
+    return run
+
+
+def probmetrics_ece(y, p):
+    from probmetrics.distributions import CategoricalDirac, CategoricalProbs
+    from probmetrics.metrics import CalibrationError
+
+    p, y = tensors(p, y)
+    truth, predicted = CategoricalDirac(y, p.shape[-1]), CategoricalProbs(p)
+    return lambda: CalibrationError(15).compute(truth, predicted)
+
+
+def probmetrics_temperature(y, p):
+    from probmetrics.calibrators import TemperatureScalingCalibrator
+    from probmetrics.distributions import CategoricalLogits
+
+    z, y = tensors(logits_of(p), y)
+
+    def run():
+        calibrator = TemperatureScalingCalibrator()
+        calibrator.fit_torch(CategoricalLogits(z), y)
+        return 1 / calibrator.invtemp_
+
+    return run
+
+
+def keras_proba_ece(y, p):
+    from keras_proba.metrics import calibration
+
+    z = logits_of(p)
+    return lambda: calibration.expected_calibration_error(15, z, y)
+
+
+def keras_proba_brier(y, p):
+    from keras_proba.metrics import calibration
+
+    z = logits_of(p)
+    # Its score is Σ p² − 2 p_y.
+    return lambda: 1 + calibration.brier_score(y, z).mean()
+
+
+def scikit_learn(name):
+    """Returns what times a metric of scikit-learn."""
+
+    def prepare(y, p):
+        from sklearn import metrics
+
+        labels = np.arange(p.shape[-1])
+        return lambda: getattr(metrics, name)(y, p, labels=labels)
+
+    return prepare
+
+
+def mapie_sets(y, p):
+    from mapie.classification import SplitConformalClassifier
+    from sklearn.base import BaseEstimator, ClassifierMixin
+
+    class Given(ClassifierMixin, BaseEstimator):
+        """Takes probabilities for features."""
+
+        def fit(self, x, y):
+            self.classes_ = np.arange(x.shape[1])
+            return self
+
+        def predict_proba(self, x):
+            return x
+
+        def predict(self, x):
+            return x.argmax(-1)
+
+    # It refuses rows whose sum differs from 1 by rounding in float32.
+    p = p.astype("float64")
+    p /= p.sum(-1, keepdims=True)
+
+    def run():
+        classifier = SplitConformalClassifier(
+            Given().fit(p, y),
+            confidence_level=0.9,
+            conformity_score="lac",
+            prefit=True,
         )
-    if importlib.util.find_spec("keras_proba"):
-        from keras_proba.metrics import calibration
+        _, sets = classifier.conformalize(p, y).predict_set(p)
+        return sets.sum(1).mean()
 
-        logits = np.log(np.maximum(p, 1e-37))
-        found["keras-proba ECE"] = lambda: calibration.expected_calibration_error(
-            15, logits, y
+    return run
+
+
+def our_temperature(y, p):
+    z = logits_of(p)
+    return lambda: TemperatureScaling().fit(z, y).temperature
+
+
+def our_sets(y, p):
+    def run():
+        scores = conformal_scores(p, y, method="lac")
+        sets = conformal_sets(p, conformal_threshold(scores, 0.1), method="lac")
+        return sets.sum(-1).mean()
+
+    return run
+
+
+def exact(function):
+    return lambda y, p: lambda: function(y, p)
+
+
+WORK = {
+    "ECE": Work(
+        exact(functional.ece),
+        {
+            "torchmetrics": torchmetrics_ece,
+            "netcal": netcal_ece,
+            "torch-uncertainty": torch_uncertainty_metric(
+                "CalibrationError", "multiclass", sized=True
+            ),
+            "probmetrics": probmetrics_ece,
+            "keras-proba": keras_proba_ece,
+        },
+        # It leaves out classes without a sample, and raises probabilities to 1e-7.
+        differences={"probmetrics": 1e-2},
+    ),
+    "cwECE": Work(
+        exact(functional.cwece),
+        {
+            "torch-uncertainty": torch_uncertainty_metric(
+                "ClasswiseCalibrationError", sized=True
+            )
+        },
+    ),
+    "AURC": Work(
+        exact(functional.aurc),
+        {"torch-uncertainty": torch_uncertainty_metric("AURC")},
+        # It integrates trapezoids from a coverage of 1/n on, and orders ties anyhow.
+        differences={"torch-uncertainty": 1e-3},
+    ),
+    "Brier score": Work(
+        exact(functional.brier),
+        {
+            "scikit-learn": scikit_learn("brier_score_loss"),
+            "keras-proba": keras_proba_brier,
+        },
+    ),
+    "log loss": Work(exact(functional.nll), {"scikit-learn": scikit_learn("log_loss")}),
+    "temperature scaling": Work(
+        our_temperature,
+        {
+            "netcal": netcal_temperature,
+            "probmetrics": probmetrics_temperature,
+            "torch-uncertainty": torch_uncertainty_temperature,
+        },
+        # It stops after 100 steps of L-BFGS.
+        differences={"torch-uncertainty": 1e-2},
+        calibrates=True,
+    ),
+    "LAC sets": Work(our_sets, {"MAPIE": mapie_sets}, calibrates=True),
+}
+
+
+def side_by_side(name, y, p):
+    """Returns functions that do the same work, ours and those of installed packages.
+
+    Raises:
+        AssertionError: if a package finds another value.
+    """
+    work = WORK[name]
+    ours = work.ours(y, p)
+    found = {"keras_selcal": ours}
+    for package, prepare in work.peers.items():
+        try:
+            theirs = prepare(y, p)
+        except ImportError:
+            continue
+        tolerance = work.differences.get(package, 1e-4)
+        np.testing.assert_allclose(
+            float(theirs()), float(ours()), tolerance, err_msg=f"{name} by {package}"
         )
+        found[package] = theirs
     return found
+
+
+def versions():
+    """Returns the version of each package that is a peer, None where it is missing."""
+    packages = dict.fromkeys(name for work in WORK.values() for name in work.peers)
+    for package in packages:
+        try:
+            packages[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return packages

@@ -111,33 +111,40 @@ def resnet20():
     return keras.Model(inputs, outputs)
 
 
-def update(metric, y, p, result=False):
-    """Returns a function that adds a batch to a metric once, as `fit` does, and
-    computes its result if that is wanted.
-    """
+def update(metric, y, p):
+    """Returns a function that adds a batch to a metric once, as `fit` does."""
     y, p = ops.convert_to_tensor(y.astype("int32")), ops.convert_to_tensor(p)
     backend = keras.backend.backend()
     if backend == "jax":
         import jax
 
-        def added(state, y, p):
-            state = metric.stateless_update_state(state, y, p)
-            return state, metric.stateless_result(state) if result else None
-
-        added = jax.jit(added, donate_argnums=0)
-        state = [[ops.copy(variable.value) for variable in metric.variables]]
+        added = jax.jit(metric.stateless_update_state, donate_argnums=0)
+        state = [ops.copy(variable.value) for variable in metric.variables]
 
         def run():
-            state[0], _ = jax.block_until_ready(added(state[0], y, p))
+            nonlocal state
+            state = jax.block_until_ready(added(state, y, p))
 
         return run
-
-    def run():
-        metric.update_state(y, p)
-        return metric.result() if result else None
-
     if backend == "tensorflow":
         import tensorflow as tf
 
-        return tf.function(run)
-    return run
+        return tf.function(lambda: metric.update_state(y, p))
+    return lambda: metric.update_state(y, p)
+
+
+def result(metric, y, p):
+    """Returns a function that computes a metric's result after one batch."""
+    metric.update_state(y, p)
+    backend = keras.backend.backend()
+    if backend == "jax":
+        import jax
+
+        computed = jax.jit(metric.stateless_result)
+        state = [variable.value for variable in metric.variables]
+        return lambda: jax.block_until_ready(computed(state))
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(metric.result)
+    return metric.result
