@@ -150,7 +150,7 @@ def starts(quick, repetitions):
         "import keras_selcal after keras": lambda: cpu_of_import("keras_selcal"),
         "keras-selcal --help": cpu_of_help,
     }
-    times = {n: min(f() for _ in range(some)) for n, f in timed.items()}
+    times = {n: min(f() for _ in range(some + 1)) for n, f in timed.items()}
     yield rows_of("new process", "import keras", times)
 
 
@@ -212,14 +212,10 @@ def beside_peers(quick, repetitions):
     print("installed: ", *(f"{p} {v}" for p, v in found.items() if v), sep="  ")
     print("left out, not installed: ", *missing or ["none"], sep="  ", flush=True)
     part = 10 if quick else 1
-    for n, k, calibrates in (
-        (1_000_000, 10, False),
-        (50_000, 1000, False),
-        (20_000, 100, True),
-    ):
+    for n, k in dict.fromkeys(size for work in WORK.values() for size in work.sizes):
         y, p = data(n // part, k)
         for name, work in WORK.items():
-            if work.calibrates == calibrates:
+            if (n, k) in work.sizes:
                 functions = side_by_side(name, y, p)
                 timed = {f"{name} by {who}": f for who, f in functions.items()}
                 times = least(timed, 1 + repetitions // 3)
@@ -261,7 +257,7 @@ def main(arguments=None):
     # TensorFlow warns of functions that are traced once each.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     print(f"backend: {backend}. CPU time in ms, and its ratio to that of a reference")
-    print(f"{'':<44}{'ms':>10}{'ratio':>9}{'before':>9}  to")
+    print(f"{'':<48}{'ms':>10}{'ratio':>9}{'before':>9}  to")
     rows, slower = {}, []
     for group in args.groups:
         print(f"\n{' '.join(GROUPS[group].__doc__.split())}", flush=True)
@@ -274,7 +270,7 @@ def main(arguments=None):
                     slower.append(name)
                     mark = ", slower than before"
                 print(
-                    f"{name:<44}{row['ms']:>10.3f}{shown(row['ratio']):>9}"
+                    f"{name:<48}{row['ms']:>10.3f}{shown(row['ratio']):>9}"
                     f"{'' if earlier is None else shown(earlier):>9}"
                     f"  {row['reference']}{mark}",
                     flush=True,

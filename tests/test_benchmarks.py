@@ -13,7 +13,8 @@ import pytest
 benchmarks = pytest.importorskip("benchmarks.__main__")
 
 BACKENDS = ("jax", "torch", "tensorflow")
-EXACT = {"ece": 3.5, "cwece": 8.0, "aurc": 5.0, "coverage_at_risk": 5.0}
+# A stable argsort of the scores would add 2.6 to these.
+EXACT = {"ece": 3.0, "cwece": 7.0, "aurc": 3.5, "coverage_at_risk": 3.5}
 LARGE_UPDATES = {"ECE update": (16.0, 18.0, 25.0)}
 SMALL_UPDATES = {
     "ECE update": (3.0, 16.0, 5.0),
