@@ -2,8 +2,8 @@
 
 Names are imported at their first use, because Keras and its backend take seconds to
 import and the command line needs them only after it has read its arguments. If Keras
-has been imported before, everything is imported at once: `keras.saving.load_model`
-then finds the classes of a saved model after `import keras_selcal` alone.
+has been imported before, the packages whose classes are saved in models are imported
+at once: `keras.saving.load_model` then finds them after `import keras_selcal` alone.
 """
 
 import sys
@@ -14,17 +14,24 @@ from typing import TYPE_CHECKING, Any
 from keras_selcal._core.backend import require_backend
 from keras_selcal._version import __version__ as __version__
 
+# Importing these registers classes with Keras.
+_SAVED = ("losses", "metrics", "calibrators", "selective", "conformal", "stacks")
+# Where the public classes and functions are looked for.
+_HOMES = (*_SAVED, "callbacks", "report")
+
 
 def __getattr__(name: str) -> Any:
-    if not name.startswith("_") or name == "__all__":
+    if name == "__all__":
+        return import_module(f"{__name__}._api").__all__
+    if not name.startswith("_"):
         require_backend()
-    if not name.startswith("_") and find_spec(f"{__name__}.{name}"):
-        return import_module(f"{__name__}.{name}")
-    if not name.startswith("_") or name == "__all__":
-        api = vars(import_module(f"{__name__}._api"))
-        if name in api:
-            globals()[name] = api[name]
-            return api[name]
+        if find_spec(f"{__name__}.{name}"):
+            return import_module(f"{__name__}.{name}")
+        if name in __getattr__("__all__"):
+            homes = (import_module(f"{__name__}.{home}") for home in _HOMES)
+            value = next(vars(home)[name] for home in homes if name in vars(home))
+            globals()[name] = value
+            return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -33,5 +40,8 @@ def __dir__() -> list[str]:
     return names
 
 
-if TYPE_CHECKING or "keras" in sys.modules:
+if TYPE_CHECKING:
     from keras_selcal._api import *  # noqa: F403
+elif "keras" in sys.modules:
+    for _package in _SAVED:
+        import_module(f"{__name__}.{_package}")

@@ -1,63 +1,66 @@
-"""The public names of `keras_selcal`; importing them registers the classes."""
+"""The public names of `keras_selcal`, with their homes for type checkers."""
 
-from keras_selcal import (
-    analysis,
-    calibrators,
-    callbacks,
-    conformal,
-    csf,
-    functional,
-    losses,
-    metrics,
-    plots,
-    report,
-    selective,
-)
-from keras_selcal._version import __version__
-from keras_selcal.calibrators import (
-    DirichletCalibration,
-    HistogramBinning,
-    IsotonicCalibration,
-    MetaAcc,
-    MetaMis,
-    StructuredMatrixScaling,
-    StructuredVectorScaling,
-    TemperatureScaling,
-    VectorScaling,
-)
-from keras_selcal.callbacks import (
-    CalibrateAtEnd,
-    CalibrationMonitor,
-    LossSchedule,
-)
-from keras_selcal.conformal import ConformalClassifier
-from keras_selcal.losses import (
-    AULoss,
-    AURCLoss,
-    DualFocalLoss,
-    FocalLoss,
-    InverseFocalLoss,
-    KDECrossentropy,
-    ReweightedLoss,
-)
-from keras_selcal.metrics import (
-    AUGRC,
-    AURC,
-    OODAUPR,
-    OODAUROC,
-    SCODAUGRC,
-    SCODAURC,
-    BrierScore,
-    ClasswiseCalibrationError,
-    CoverageAtRisk,
-    ExcessAURC,
-    ExpectedCalibrationError,
-    FailureAUROC,
-    FPRAtTPR,
-    RiskAtCoverage,
-)
-from keras_selcal.report import CalibrationReport
-from keras_selcal.selective import SelectiveClassifier, select_threshold
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from keras_selcal import (
+        analysis,
+        calibrators,
+        callbacks,
+        conformal,
+        csf,
+        functional,
+        losses,
+        metrics,
+        plots,
+        report,
+        selective,
+    )
+    from keras_selcal._version import __version__
+    from keras_selcal.calibrators import (
+        DirichletCalibration,
+        HistogramBinning,
+        IsotonicCalibration,
+        MetaAcc,
+        MetaMis,
+        StructuredMatrixScaling,
+        StructuredVectorScaling,
+        TemperatureScaling,
+        VectorScaling,
+    )
+    from keras_selcal.callbacks import (
+        CalibrateAtEnd,
+        CalibrationMonitor,
+        LossSchedule,
+    )
+    from keras_selcal.conformal import ConformalClassifier
+    from keras_selcal.losses import (
+        AULoss,
+        AURCLoss,
+        DualFocalLoss,
+        FocalLoss,
+        InverseFocalLoss,
+        KDECrossentropy,
+        ReweightedLoss,
+    )
+    from keras_selcal.metrics import (
+        AUGRC,
+        AURC,
+        OODAUPR,
+        OODAUROC,
+        SCODAUGRC,
+        SCODAURC,
+        BrierScore,
+        ClasswiseCalibrationError,
+        CoverageAtRisk,
+        ExcessAURC,
+        ExpectedCalibrationError,
+        FailureAUROC,
+        FPRAtTPR,
+        RiskAtCoverage,
+    )
+    from keras_selcal.report import CalibrationReport
+    from keras_selcal.selective import SelectiveClassifier, select_threshold
 
 __all__ = [
     "AUGRC",
