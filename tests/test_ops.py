@@ -11,14 +11,15 @@ from keras import ops
 from scipy.special import digamma, gammaln
 
 import keras_selcal
+from keras_selcal._core.kernels import lgamma1p
 from keras_selcal._core.ops import (
     argmax,
     cumsum,
     first_largest,
-    lgamma1p,
     matmul,
     safe_log,
     safe_power,
+    tie_groups,
     top_two,
 )
 
@@ -81,6 +82,20 @@ def test_the_first_of_the_largest(rng, size, ties, monkeypatch):
         np.testing.assert_array_equal(largest[:, 0], numpy(x).max(-1))
         expected = first == index[:, 0]
         np.testing.assert_array_equal(np.delete(hit, 3), np.delete(expected, 3))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_tie_groups_are_ordered_as_the_values(rng, dtype):
+    smallest = np.finfo("float32").smallest_normal
+    ends = [-1e38, -smallest, -0.0, 0.0, smallest, 1e38]
+    x = np.concatenate([ends, rng.integers(-4, 4, 18) / 4])
+    x = rng.permuted(np.stack([x, x]), axis=1).astype(dtype)
+    group = numpy(one_off(tie_groups)(ops.convert_to_tensor(x)))
+    assert group.min() >= 0
+    assert group.max() < x.shape[1]
+    for ours, values in zip(group, x, strict=True):
+        order = np.sign(values[:, None] - values)
+        np.testing.assert_array_equal(np.sign(ours[:, None] - ours), order)
 
 
 @pytest.mark.parametrize(

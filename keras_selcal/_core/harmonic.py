@@ -4,8 +4,8 @@ from typing import Any
 
 from keras import ops
 
-from keras_selcal._core.ops import Tensor
-from keras_selcal._core.soft_cdf import count_weights, sum_by_cell
+from keras_selcal._core.ops import Tensor, cumsum, sum_by_cell, tie_groups
+from keras_selcal._core.soft_cdf import count_weights
 
 # The recurrences below climb this many integers, where the asymptotic series hold.
 _SHIFT = 8
@@ -75,17 +75,8 @@ def rank_weights(scores: Tensor, estimator: str, sample_weight: Any | None) -> T
     # NaN, which is unequal to itself, would be a group of its own each time.
     scores = ops.where(ops.isnan(scores), -1e38, scores)
     count = count_weights(scores, sample_weight)
-    length = ops.shape(scores)[1]
-    order = ops.argsort(scores, axis=-1)
-    ranked = ops.take_along_axis(scores, order, axis=-1)
-    # Ties form groups, numbered in the order of their score.
-    previous = ops.concatenate([ranked[:, :1], ranked[:, :-1]], axis=-1)
-    group = ops.cumsum(ops.cast(ranked != previous, "int32"), axis=-1)
-    group = ops.cast(group, "int32")
-    size = sum_by_cell(ops.take_along_axis(count, order, axis=-1), group, length)
-    upto = ops.cumsum(size, axis=-1)
-    n = upto[:, -1:]
-    alpha = ESTIMATORS[estimator](n, upto - size, upto)
-    alpha = ops.take_along_axis(alpha, group, axis=-1)
-    # `order` is a permutation: summing into its places undoes the sort.
-    return sum_by_cell(alpha, ops.cast(order, "int32"), length)
+    group = tie_groups(scores)
+    size = sum_by_cell(count, group, ops.shape(scores)[1])
+    upto = cumsum(size)
+    alpha = ESTIMATORS[estimator](upto[:, -1:], upto - size, upto)
+    return ops.take_along_axis(alpha, group, axis=-1)

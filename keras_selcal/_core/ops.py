@@ -22,11 +22,6 @@ _SMALL = 2**14
 # Up to this many columns NumPy finds maxima faster in columns than in rows.
 FEW_COLUMNS = 24
 
-# Coefficients of Π_{j=1..8} (1 + x/j) = Π (x + j) / 8!, highest power first.
-_RISING_PRODUCT = tuple(
-    float(c) / math.factorial(8) for c in np.poly(-np.arange(1.0, 9.0))
-)
-
 
 def as_float(x: Any) -> Tensor:
     """Returns `x` as a float32 tensor, or float64 if it is one already."""
@@ -51,6 +46,19 @@ def segment_sum(values: Tensor, ids: Tensor, num_segments: Any) -> Tensor:
     ids = ids.reshape(-1, *(1,) * (len(values.shape) - 1)).expand_as(values)
     zeros = ops.zeros((num_segments, *values.shape[1:]), dtype=values.dtype)
     return zeros.scatter_add(0, ids, values)
+
+
+def row_offset(num_rows: int, num_cells: int) -> Tensor:
+    """Returns what is added to indices of cells, (rows, n), to tell rows apart."""
+    return ops.expand_dims(ops.arange(num_rows, dtype="int32"), -1) * num_cells
+
+
+def sum_by_cell(values: Tensor, cell: Tensor, num_cells: Any) -> Tensor:
+    """Returns the sum of the values in each cell, by row: (rows, n) → (rows, cells)."""
+    num_rows = values.shape[0]
+    cell = ops.reshape(cell + row_offset(num_rows, num_cells), (-1,))
+    sums = segment_sum(ops.reshape(values, (-1,)), cell, num_rows * num_cells)
+    return ops.reshape(sums, (num_rows, num_cells))
 
 
 def add_exactly(old: Tensor, lost: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -162,9 +170,9 @@ def cumsum(x: Tensor) -> Tensor:
     JAX's own is a tree of operations, which takes long to compile and to run on a CPU.
     Here it is a loop over √n columns of √n blocks each.
     """
-    size = int(x.shape[-1])
-    if keras.backend.backend() != "jax" or size <= 2**7:
+    if keras.backend.backend() != "jax" or x.shape[-1] <= 2**7:
         return ops.cumsum(x, axis=-1)
+    size = int(x.shape[-1])
     length = 2 ** math.ceil(math.log2(size) / 2)
     lead, blocks = tuple(x.shape[:-1]), math.ceil(size / length)
     padding = [(0, 0)] * len(lead) + [(0, blocks * length - size)]
@@ -183,6 +191,28 @@ def cumsum(x: Tensor) -> Tensor:
         [(before[..., None] + sums)[..., :-1], (before + whole)[..., None]], axis=-1
     )
     return ops.reshape(sums, (*lead, blocks * length))[..., :size]
+
+
+def tie_groups(x: Tensor) -> Tensor:
+    """Returns numbers below n of the groups of equal values of each row, (rows, n), as
+    int32: the larger the value, the larger the number.
+    """
+    if keras.backend.backend() == "jax":
+        import jax
+        from jax import numpy as jnp
+
+        # XLA sorts integers alone seven times as fast as floats with their places. The
+        # bits of a float are ordered as its magnitude; −0 and 0 become the same number.
+        bits = jax.lax.bitcast_convert_type(x, f"int{8 * x.dtype.itemsize}")
+        bits = jnp.where(bits < 0, jnp.iinfo(bits.dtype).min - bits, bits)
+        return jax.vmap(jnp.searchsorted)(jnp.sort(bits), bits)
+    order = ops.argsort(x, axis=-1)
+    ranked = ops.take_along_axis(x, order, axis=-1)
+    previous = ops.concatenate([ranked[:, :1], ranked[:, :-1]], axis=-1)
+    group = ops.cumsum(ops.cast(ranked != previous, "int32"), axis=-1)
+    # `order` is a permutation: summing into its places undoes the sort.
+    place, length = ops.cast(order, "int32"), ops.shape(x)[1]
+    return sum_by_cell(ops.cast(group, "int32"), place, length)
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
@@ -353,37 +383,3 @@ def top_two(x: Tensor) -> tuple[Tensor, Tensor]:
     rest = ops.amax(ops.where(at_first, -1e38, x), axis=-1, keepdims=True)
     tied = ops.sum(ops.cast(at_first, "int32"), axis=-1, keepdims=True) > 1
     return first, ops.where(tied, first, rest)
-
-
-def lgamma1p(x: Any) -> Tensor:
-    """Returns ln Γ(1 + x) for x ≥ 0, differentiable, accurate down to x = 0.
-
-    Stirling's series at y = 1 + x where x ≥ 8. Below, the recurrence
-    Γ(9 + x) = Γ(1 + x)·8!·Π(1 + x/j) moves the argument up to the series, every
-    difference being taken so that it vanishes with x instead of cancelling.
-    """
-    x = as_float(x)
-
-    def remainder(y: Any) -> Any:
-        return (1 / 12 - (1 / 360 - 1 / (1260 * y * y)) / (y * y)) / y
-
-    # `where` instead of `maximum`, which would halve the gradient at x = 8.
-    large = ops.where(x < 8.0, 8.0, x) + 1.0
-    stirling = (
-        (large - 0.5) * ops.log(large)
-        - large
-        + 0.5 * math.log(2 * math.pi)
-        + remainder(large)
-    )
-
-    small = ops.where(x < 8.0, x, 8.0)
-    shifted = small + 9.0
-    rise = (
-        8.5 * ops.log1p(small / 9.0)
-        + small * (ops.log(shifted) - 1.0)
-        + (remainder(shifted) - remainder(9.0))
-    )
-    growth = ops.zeros_like(small)
-    for coefficient in _RISING_PRODUCT[:-1]:
-        growth = (growth + coefficient) * small
-    return ops.where(x < 8.0, rise - ops.log1p(growth), stirling)

@@ -6,7 +6,14 @@ from typing import Any
 
 from keras import ops
 
-from keras_selcal._core.ops import TINY, Tensor, as_float, matmul, segment_sum
+from keras_selcal._core.ops import (
+    TINY,
+    Tensor,
+    as_float,
+    matmul,
+    row_offset,
+    sum_by_cell,
+)
 from keras_selcal._core.validation import check_count, check_number, refuse
 
 # Nodes per ν for the interpolation of Ĝ: the error of a cubic Hermite interpolant is
@@ -95,19 +102,6 @@ def _cells(u: Tensor, num_cells: int) -> Tensor:
     # NaN compares false and lands in cell 0: no backend may index out of range.
     position = ops.where(u >= 0.0, u * num_cells, 0.0)
     return ops.minimum(ops.cast(position, "int32"), num_cells - 1)
-
-
-def _row_offset(num_rows: int, num_cells: int) -> Tensor:
-    """Returns what is added to indices of cells, (rows, n), to tell rows apart."""
-    return ops.expand_dims(ops.arange(num_rows, dtype="int32"), -1) * num_cells
-
-
-def sum_by_cell(values: Tensor, cell: Tensor, num_cells: Any) -> Tensor:
-    """Returns the sum of the values in each cell, by row: (rows, n) → (rows, cells)."""
-    num_rows = values.shape[0]
-    cell = ops.reshape(cell + _row_offset(num_rows, num_cells), (-1,))
-    sums = segment_sum(ops.reshape(values, (-1,)), cell, num_rows * num_cells)
-    return ops.reshape(sums, (num_rows, num_cells))
 
 
 def histogram(
@@ -250,7 +244,7 @@ class SoftCDF:
         """Ĝ in O(n + nodes·M) instead of O(n·M)."""
         piece = _cells(ops.stop_gradient(u), self.num_pieces)
         t = u * self.num_pieces - ops.cast(piece, u.dtype)
-        row = _row_offset(self.shares.shape[0], self.num_pieces)
+        row = row_offset(self.shares.shape[0], self.num_pieces)
         c = ops.take(self.pieces, piece + row, axis=0)
         return c[..., 0] + t * (c[..., 1] + t * (c[..., 2] + t * c[..., 3]))
 
