@@ -14,6 +14,7 @@ from keras_selcal._core.ops import (
     argmax,
     as_float,
     first_largest,
+    log_p_at,
     looks_at_values,
     mask_of,
     may_be_infinite,
@@ -194,7 +195,10 @@ class Batch:
     @cached_property
     def log_p_y(self) -> Tensor:
         """Ln p_y, (n, 1) or (n, k)."""
-        return self.as_log_p(self.y_pred_y)
+        if self.logits is None or not self.sparse:
+            return self.as_log_p(self.y_pred_y)
+        log_p_y = log_p_at(self.class_indices, self.y_pred, self.logits)
+        return self._of_classes(finite_log_p(log_p_y, ops))
 
     @cached_property
     def one_minus_p_y(self) -> Tensor:
@@ -208,10 +212,13 @@ class Batch:
         """
         if not self.sparse:
             return self.y_pred
-        # A label outside 0 … k − 1 gives NaN instead of a plausible number.
-        index = self.class_indices
-        valid = self.labels == index
-        return ops.where(valid, ops.take_along_axis(self.y_pred, index, -1), math.nan)
+        return self._of_classes(
+            ops.take_along_axis(self.y_pred, self.class_indices, -1)
+        )
+
+    def _of_classes(self, values: Tensor) -> Tensor:
+        """Returns values, (n, 1), with NaN, not a plausible number, for no class."""
+        return ops.where(self.labels == self.class_indices, values, math.nan)
 
     @property
     def class_indices(self) -> Tensor:

@@ -363,6 +363,18 @@ def largest_in_columns(x: Any) -> tuple[Any, bool]:
     return largest, found == n
 
 
+def log_p_at(index: Tensor, log_p: Tensor, logits: Tensor) -> Tensor:
+    """Returns ln p, the log-softmax of logits, at the index of each row, (n, 1)."""
+    if keras.backend.backend() != "jax":
+        return ops.take_along_axis(log_p, index, -1)
+    # XLA then needs no array of ln p, nor a scatter into one in the backward pass.
+    largest = ops.stop_gradient(ops.amax(logits, axis=-1, keepdims=True))
+    total = ops.sum(ops.exp(logits - largest), axis=-1, keepdims=True)
+    there = ops.arange(logits.shape[-1]) == index
+    at = ops.sum(ops.where(there, logits, 0.0), axis=-1, keepdims=True)
+    return at - largest - ops.log(total)
+
+
 def safe_log(x: Tensor) -> Tensor:
     """Returns ln x for x > 0 and a finite number, without gradient, at 0."""
     return ops.log(ops.maximum(x, TINY))
