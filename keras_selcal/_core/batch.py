@@ -365,7 +365,9 @@ def _sums_to_one(rows: Tensor) -> Tensor:
     # Without absolute values, (1 − p, p) and many rows of logits sum to 1 for any p.
     if not (looks_at_values(rows) and bool(rows.detach().amin() >= 0)):
         rows = abs(rows)
-    return abs(ops.sum(rows, axis=-1) - 1.0) <= SUM_TOLERANCE
+    # Two comparisons: for |total − 1|, XLA would write all of |rows| to memory.
+    total = ops.sum(rows, axis=-1)
+    return (total >= 1.0 - SUM_TOLERANCE) & (total <= 1.0 + SUM_TOLERANCE)
 
 
 def _static_shape(x: Tensor) -> tuple[int | None, ...] | None:
