@@ -7,9 +7,8 @@ exact metrics sum over samples, the streaming ones keep the sums as their state.
 from typing import Any
 
 import numpy as np
-from keras import ops
 
-from keras_selcal._core.ops import TINY, cumsum, segment_sum
+from keras_selcal._core.ops import TINY
 from keras_selcal._core.samples import Array, to_counts
 from keras_selcal._core.validation import check_choice, check_count, refuse
 
@@ -126,62 +125,6 @@ def run_sums(
         cuts + start[:, None], np.append(0.0, position), np.append(0.0, height)
     )
     return np.diff(at, axis=-1), np.diff(cuts, axis=-1)
-
-
-def cell_sums(
-    gap: Any, mass: Any, num_bins: int, same_total: bool = True
-) -> tuple[Any, Any]:
-    """Returns gap and mass of M runs of near-equal mass, for each row of a histogram.
-
-    Like `run_sums`, in `keras.ops`: a cell across a cut is split between its two runs.
-
-    Args:
-        gap: Σ w (p − y) of each cell, (rows, cells).
-        mass: Σ w of each cell, (rows, cells).
-        num_bins: M.
-        same_total: whether all rows have the same mass, which is faster.
-    """
-    num_cells = mass.shape[-1]
-    sums = cumsum(ops.stack([mass, gap]))
-    upto, height = sums[0], sums[1]
-    cuts = run_cuts(upto[:, -1:], num_bins, ops)
-    before = _ends_before(upto, cuts, same_total)
-
-    def at(values: Any, index: Any) -> Any:
-        return ops.take_along_axis(values, ops.minimum(index, num_cells - 1), axis=-1)
-
-    def ended(values: Any) -> Any:
-        return ops.where(before > 0, at(values, ops.maximum(before - 1, 0)), 0.0)
-
-    # If all cells end before a cut, nothing is left to split.
-    cut_mass = ops.where(before < num_cells, at(mass, before), 0.0)
-    share = (cuts - ended(upto)) / ops.where(cut_mass > 0, cut_mass, 1.0)
-    share = ops.where(cut_mass > 0, ops.clip(share, 0.0, 1.0), 0.0)
-    curve = ended(height) + share * at(gap, before)
-    return curve[:, 1:] - curve[:, :-1], cuts[:, 1:] - cuts[:, :-1]
-
-
-def _ends_before(upto: Any, cuts: Any, same_total: bool) -> Any:
-    """Returns how many of the ends of cells, (rows, cells), lie at or before each cut,
-    (rows, M + 1).
-    """
-    rows, num_cells = upto.shape
-    num_cuts = cuts.shape[-1]
-    if rows == 1:
-        before = ops.searchsorted(upto[0], cuts[0], side="right")
-        return ops.cast(before, "int32")[None]
-    # A cell ends at or before cut j where at most j cuts lie below its end; counting
-    # the ends by that number finds all cuts at once.
-    if same_total:
-        below = ops.searchsorted(cuts[0], ops.reshape(upto, (-1,)), side="left")
-    else:
-        below = ops.map(lambda row: ops.searchsorted(*row, side="left"), (cuts, upto))
-    below = ops.minimum(ops.cast(ops.reshape(below, (-1,)), "int32"), num_cuts - 1)
-    row = ops.arange(rows * num_cells, dtype="int32") // num_cells
-    index = below + row * num_cuts
-    ends = segment_sum(ops.ones_like(below), index, rows * num_cuts)
-    before = ops.cumsum(ops.reshape(ends, (rows, num_cuts)), axis=-1)
-    return ops.cast(before, "int32")
 
 
 def interpolated_edges(p: Array, num_bins: int) -> Array:

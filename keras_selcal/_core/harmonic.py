@@ -11,11 +11,11 @@ from keras_selcal._core.soft_cdf import count_weights
 _SHIFT = 8
 
 
-def _harmonic_difference(n: Any, m: Any, xp: Any) -> Any:
-    """Returns H_n − H_m for n ≥ m ≥ 0, without cancellation: each term has the factor
-    n − m.
+def harmonic_difference(m: Any, r: Any, xp: Any) -> Any:
+    """Returns H_{m+r} − H_m for m, r ≥ 0, without cancellation: each term has the
+    factor r.
     """
-    r = n - m
+    n = m + r
     big, small = n + _SHIFT + 0.5, m + _SHIFT + 0.5
     # H_n = γ + ln x + 1/24x² − 7/960x⁴ + 31/8064x⁶ − 127/30720x⁸ …, x = n + ½.
     u, v = 1 / big**2, 1 / small**2
@@ -39,9 +39,9 @@ def mean_harmonic(n: Any, before: Any, upto: Any, xp: Any = ops) -> Any:
     width = xp.where(upto > before, upto - before, 1.0)
     # At least 0: above 2²⁴, sums in float32 are rounded.
     left = xp.maximum(n - upto, 0.0)
-    spread = _harmonic_difference(n - before, left, xp)
-    mean = _harmonic_difference(n, n - before, xp) + 1.0 - left / width * spread
-    return xp.where(width == 1.0, _harmonic_difference(n, left, xp), mean)
+    spread = harmonic_difference(left, n - before - left, xp)
+    mean = harmonic_difference(n - before, before, xp) + 1.0 - left / width * spread
+    return xp.where(width == 1.0, harmonic_difference(left, n - left, xp), mean)
 
 
 def mean_log(n: Tensor, before: Tensor, upto: Tensor) -> Tensor:

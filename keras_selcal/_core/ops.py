@@ -168,29 +168,27 @@ def cumsum(x: Tensor) -> Tensor:
     """Returns the cumulative sums over the last axis.
 
     JAX's own is a tree of operations, which takes long to compile and to run on a CPU.
-    Here it is a loop over √n columns of √n blocks each.
+    Here they are products with a triangle of ones, of blocks and of their totals.
     """
-    if keras.backend.backend() != "jax" or x.shape[-1] <= 2**7:
+    if keras.backend.backend() != "jax":
         return ops.cumsum(x, axis=-1)
-    size = int(x.shape[-1])
-    length = 2 ** math.ceil(math.log2(size) / 2)
+    size, length = int(x.shape[-1]), 2**7
+    if size <= length:
+        return _jax_products()(x, np.triu(np.ones((size, size))).astype(x.dtype))
     lead, blocks = tuple(x.shape[:-1]), math.ceil(size / length)
     padding = [(0, 0)] * len(lead) + [(0, blocks * length - size)]
-    columns = ops.reshape(ops.pad(x, padding), (*lead, blocks, length))
-    columns = ops.moveaxis(columns, -1, 0)
-
-    def step(total: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
-        total = total + column
-        return total, total
-
-    whole, sums = ops.scan(step, ops.zeros_like(columns[0]), columns)
-    sums = ops.moveaxis(sums, 0, -1)
-    before = cumsum(whole) - whole
-    # The end of a block is the start of the next one, to the last bit.
-    sums = ops.concatenate(
-        [(before[..., None] + sums)[..., :-1], (before + whole)[..., None]], axis=-1
-    )
+    inside = cumsum(ops.reshape(ops.pad(x, padding), (*lead, blocks, length)))
+    total = inside[..., -1]
+    sums = (cumsum(total) - total)[..., None] + inside
     return ops.reshape(sums, (*lead, blocks * length))[..., :size]
+
+
+@functools.cache
+def _jax_products() -> Any:
+    import jax
+
+    # Exact for counts on every device: GPUs round factors by default.
+    return functools.partial(jax.numpy.matmul, precision="highest")
 
 
 def tie_groups(x: Tensor) -> Tensor:
@@ -291,6 +289,13 @@ def looks_at_values(x: Tensor) -> bool:
     import torch
 
     return not torch.compiler.is_compiling()
+
+
+def may_loop(x: Tensor) -> bool:
+    """Returns whether a loop may end by values: torch.compile cannot trace such a loop,
+    and for eager PyTorch a device would have to wait.
+    """
+    return keras.backend.backend() != "torch" or looks_at_values(x)
 
 
 def may_be_infinite(x: Tensor) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_selcal._core.harmonic import mean_harmonic
+from keras_selcal._core.harmonic import harmonic_difference
 from keras_selcal._core.ops import TINY, cumsum
 
 
@@ -51,20 +51,26 @@ class Ranking(NamedTuple):
         return n, before, self.xp.concatenate([before[..., 1:], n], axis=-1)
 
     def aurc(self) -> Any:
-        """(1/n) Σ α ℓ, α the harmonic weights' mean over the group's ranks."""
+        """(1/n) Σ_i R(i/n), R(i/n) the mean loss of the i most confident samples."""
         xp = self.xp
         if xp is np and self.mass.ndim == 1:
             counts = self.mass.astype(np.intp)
             size = counts.sum()
-            # Few copies: the mean of all risks is faster than weights of ranks.
+            # Few copies: faster than harmonic sums.
             if size <= 4 * len(counts) and (counts == self.mass).all():
                 return self._mean_risk(counts, size)
-        n, before, upto = self.ends()
-        # An empty group gets the α of one rank; its loss is 0.
-        upto = xp.where(self.mass > 0, upto, xp.minimum(before + 1.0, n))
-        alpha = mean_harmonic(n, before, upto, xp)
-        weighted = xp.where(self.mass > 0, alpha * self.loss, 0.0)
-        return xp.sum(weighted, axis=-1) / xp.maximum(self.n, TINY)
+        # The k-th of a group's m samples, of mean loss ℓ, is at the risk
+        # (L + k ℓ)/(M + k), L and M the loss and the mass of the more confident groups.
+        # The sum over k is m ℓ + (L − M ℓ)(H_{M+m} − H_M).
+        both = xp.flip(xp.stack([self.mass, self.loss]), axis=-1)
+        above = xp.concatenate(
+            [xp.zeros_like(both[..., :1]), _cumsum(both, xp)[..., :-1]], axis=-1
+        )
+        mass, loss = both[0], both[1]
+        spread = harmonic_difference(above[0], mass, xp)
+        kept = 1.0 - above[0] * spread / xp.where(mass > 0, mass, 1.0)
+        risks = xp.where(mass > 0, loss * kept + above[1] * spread, 0.0)
+        return xp.sum(risks, axis=-1) / xp.maximum(self.n, TINY)
 
     def _mean_risk(self, counts: Any, size: int) -> Any:
         """Returns the mean of the risks at coverages 1/n … 1, for NumPy counts."""
@@ -160,13 +166,18 @@ class Ranking(NamedTuple):
         """Largest coverage of a mean loss of at most r; whole groups only."""
         xp = self.xp
         mass, loss = self.accepted()
-        # A hair of slack: r·mass may round to just below a loss that equals it.
-        slack = 1e-12 if "64" in str(self.mass.dtype) else 1e-6
-        kept = loss <= risk * mass * (1 + slack)
+        kept = at_most(risk, loss, mass)
         n = mass[..., -1]
         coverage = xp.max(xp.where(kept, mass, 0.0), axis=-1) / xp.maximum(n, TINY)
         total = loss[..., -1]
         return xp.where(total == total, coverage, float("nan"))
+
+
+def at_most(risk: float, loss: Any, mass: Any) -> Any:
+    """Returns where the mean loss is at most r."""
+    # A hair of slack: r·mass may round to just below a loss that equals it.
+    slack = 1e-12 if "64" in str(mass.dtype) else 1e-6
+    return loss <= risk * mass * (1 + slack)
 
 
 def _cumsum(values: Any, xp: Any) -> Any:

@@ -162,7 +162,9 @@ class ClassificationMetric(keras.metrics.Metric):
     @staticmethod
     def total(sums: Any) -> Tensor:
         """Returns the values of an array of sums."""
-        return sums[0] + sums[1]
+        # Read once: TensorFlow copies a variable that single cells are added to.
+        value = ops.convert_to_tensor(sums)
+        return value[0] + value[1]
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Adds samples to the state.

@@ -11,19 +11,19 @@ from keras_selcal._core.binning import (
     KINDS,
     NORMS,
     calibration_norm,
-    cell_sums,
     check_binning,
     check_kind,
+    run_cuts,
     uniform_bins,
     uniform_edges,
 )
+from keras_selcal._core.histogram import Histogram
 from keras_selcal._core.ops import Tensor, safe_log, worth_numpy
 from keras_selcal._core.saving import serializable
 from keras_selcal._core.validation import check_choice, check_count, refuse
 from keras_selcal.metrics.base import (
     MOST_CELLS,
     ClassificationMetric,
-    rescaled,
     to_cells,
 )
 
@@ -94,14 +94,17 @@ class _BinnedError(ClassificationMetric):
         return ops.clip(index + above - below, 0, last)
 
     def compute(self) -> tuple[Tensor, Tensor]:
-        sums, present = self.total(self._sums), self.total(self._present)
+        present = self.total(self._present)
         if self.binning == "adaptive":
-            sums = rescaled(sums, present)
-            # Only where single labels are ignored do totals differ between groups.
-            shared = self.outputs.ignore_class is None or not self.outputs.multi_label
-            runs = cell_sums(sums[..., 1], sums[..., 0], self.num_bins, shared)
-            return calibration_norm(*runs, self.norm, ops), present
-        return calibration_norm(sums[..., 1], sums[..., 0], self.norm, ops), present
+            histogram = Histogram(self._sums, present)
+            cuts = run_cuts(histogram.n[:, None], self.num_bins, ops)
+            # A cell across a cut is split between its two runs.
+            upto = histogram.upto(cuts)
+            gap, mass = (at[:, 1:] - at[:, :-1] for at in (upto, cuts))
+        else:
+            sums = self.total(self._sums)
+            gap, mass = sums[..., 1], sums[..., 0]
+        return calibration_norm(gap, mass, self.norm, ops), present
 
     def get_config(self) -> dict[str, Any]:
         return {

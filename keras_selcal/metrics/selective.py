@@ -5,7 +5,8 @@ from typing import Any
 from keras import ops
 
 from keras_selcal._core.batch import Batch
-from keras_selcal._core.ops import Tensor
+from keras_selcal._core.histogram import Histogram
+from keras_selcal._core.ops import TINY, Tensor, may_loop
 from keras_selcal._core.ranking import Ranking
 from keras_selcal._core.saving import serializable
 from keras_selcal._core.validation import check_number
@@ -239,8 +240,12 @@ class RiskAtCoverage(RankingMetric):
             "coverage", coverage, "a number in (0, 1]", above=0.0, most=1.0
         )
 
-    def of_ranking(self, ranking: Ranking) -> Tensor:
-        return ranking.risk_at(self.coverage)
+    def compute(self) -> tuple[Tensor, Tensor]:
+        present = self.total(self._present)
+        histogram = Histogram(self._histogram, present, descending=True)
+        wanted = self.coverage * histogram.n
+        loss = histogram.upto(wanted[:, None])[:, 0]
+        return loss / ops.maximum(wanted, TINY), present
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "coverage": self.coverage}
@@ -286,6 +291,13 @@ class CoverageAtRisk(RankingMetric):
 
     def of_ranking(self, ranking: Ranking) -> Tensor:
         return ranking.coverage_at(self.risk)
+
+    def compute(self) -> tuple[Tensor, Tensor]:
+        present = self.total(self._present)
+        if not may_loop(present):
+            return super().compute()
+        histogram = Histogram(self._histogram, present, descending=True)
+        return histogram.coverage_at(self.risk), present
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "risk": self.risk}
