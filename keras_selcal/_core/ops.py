@@ -81,6 +81,12 @@ def add_to_sums(sums: Any, values: Tensor) -> None:
         with torch.no_grad():
             old = sums.value
             values = values.to(old)
+            if old.numel() < _SMALL and looks_at_values(old):
+                # So do PyTorch's operations; NumPy shares the memory.
+                host = old.numpy()
+                with np.errstate(invalid="ignore"):
+                    host[:] = add_exactly(host[0], host[1], values.numpy())
+                return
             torch.stack(add_exactly(old[0], old[1], values), out=old)
         return
     values = ops.cast(values, sums.dtype)
@@ -106,6 +112,9 @@ def add_to_cells(sums: Any, index: Tensor, rows: Tensor) -> bool:
 
         with torch.no_grad():
             index, cells = index.long(), sums.value.view(2, -1, 2)
+            if len(index) < _SMALL and looks_at_values(cells):
+                _numpy_cells(cells.numpy(), index.numpy(), rows.numpy())
+                return True
             old = cells[:, index]
             cells[1].index_fill_(0, index, 0.0).index_add_(0, index, rows)
             new = add_exactly(old[0], old[1], cells[1, index])
@@ -147,6 +156,17 @@ def add_to_cells(sums: Any, index: Tensor, rows: Tensor) -> bool:
         value.scatter_nd_update(second, lost)
         return True
     return False
+
+
+def _numpy_cells(cells: Any, index: Any, rows: Any) -> None:
+    """Adds rows (n, 2) to the exact sums in cells (2, m, 2) of PyTorch, whose
+    operations take longer than NumPy's on few numbers.
+    """
+    old, lost = cells[0, index], cells[1, index]
+    cells[1, index] = 0.0
+    np.add.at(cells[1], index, rows)
+    with np.errstate(invalid="ignore"):
+        cells[0, index], cells[1, index] = add_exactly(old, lost, cells[1, index])
 
 
 @functools.cache
