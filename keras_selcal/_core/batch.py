@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
@@ -14,6 +13,7 @@ from keras_selcal._core.ops import (
     argmax,
     as_float,
     first_largest,
+    is_host,
     log_p_at,
     looks_at_values,
     mask_of,
@@ -212,9 +212,8 @@ class Batch:
         """
         if not self.sparse:
             return self.y_pred
-        return self._of_classes(
-            ops.take_along_axis(self.y_pred, self.class_indices, -1)
-        )
+        at_label = ops.take_along_axis(self.y_pred, self.class_indices, -1)
+        return self._of_classes(at_label)
 
     def _of_classes(self, values: Tensor) -> Tensor:
         """Returns values, (n, 1), with NaN, not a plausible number, for no class."""
@@ -393,10 +392,3 @@ def _check_host_values(
         outputs = replace(outputs, from_logits=True)
         y_pred = np.broadcast_to(np.float32(0), [size or 0 for size in shape])
     check_values(y_true, y_pred, outputs, sample_weight)
-
-
-def is_host(x: Any) -> bool:
-    """Returns whether a value is a NumPy array, a list or the like, not a tensor."""
-    if isinstance(x, keras.KerasTensor | keras.Variable):
-        return False
-    return isinstance(x, np.ndarray) or not ops.is_tensor(x)

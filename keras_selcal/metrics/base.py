@@ -12,13 +12,12 @@ from keras_selcal._core.batch import Batch
 from keras_selcal._core.ops import (
     TINY,
     Tensor,
-    add_to_cells,
-    add_to_sums,
     looks_at_values,
     segment_sum,
 )
 from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.ranking import Ranking
+from keras_selcal._core.sums import add_to_cells, add_to_sums
 from keras_selcal._core.validation import check_count, refuse
 from keras_selcal.csf.score import squash
 
