@@ -5,7 +5,7 @@ import math
 import keras
 import numpy as np
 import pytest
-from classifier_data import draw, identity, network
+from classifier_data import draw, first_half, identity, network
 from keras import layers
 from processes import load_elsewhere, other_backends
 
@@ -21,12 +21,13 @@ def fit(kind, *data, model=None, calibrator=None):
     return classifier.fit(*data, **TARGETS[kind], verbose=0)
 
 
-def test_unfitted_calibrator_is_fitted_on_every_other_sample(kind):
+def test_unfitted_calibrator_is_fitted_on_a_random_half(kind):
     x, y = draw(n=1000)
     given = TemperatureScaling()
     model = keras.Sequential([keras.Input((3,)), layers.Rescaling(3.0)])
     classifier = fit(kind, x, y, model=model, calibrator=given)
-    expected = TemperatureScaling().fit(3 * x[::2], y[::2])
+    first = first_half(1000)
+    expected = TemperatureScaling().fit(3 * x[first], y[first])
     found = classifier.calibrator.temperature
     assert found == pytest.approx(expected.temperature, rel=1e-5)
     assert classifier.record.n == 500
@@ -34,7 +35,7 @@ def test_unfitted_calibrator_is_fitted_on_every_other_sample(kind):
     p = classifier.predict_proba(x[:9], verbose=0)
     np.testing.assert_allclose(p, expected.predict_proba(3 * x[:9]), atol=1e-5)
     # The rest selects the threshold.
-    fitted = fit(kind, x[1::2], y[1::2], model=model, calibrator=expected)
+    fitted = fit(kind, x[~first], y[~first], model=model, calibrator=expected)
     assert classifier.threshold == pytest.approx(fitted.threshold, abs=1e-5)
     # A fitted one is left as it is.
     assert fitted.calibrator is expected
@@ -43,6 +44,33 @@ def test_unfitted_calibrator_is_fitted_on_every_other_sample(kind):
     second = classifier.fit(x / 3, y, **TARGETS[kind], verbose=0)
     assert second.calibrator.temperature == pytest.approx(found / 3, rel=1e-3)
     assert second.record.n == 500
+
+
+@pytest.mark.parametrize("order", ["alternating", "shuffled"])
+def test_the_halves_are_alike_whatever_the_order(kind, order):
+    rng = np.random.default_rng(1)
+    y = rng.integers(0, 3, 2000)
+    noise = rng.normal(size=(2000, 3))
+    # Two cameras, one of which gives difficult images.
+    difficult = np.arange(2000) % 2 == 0
+    if order == "shuffled":
+        # With the seed that everybody has.
+        swapped = np.random.default_rng(0).permutation(1000)
+        difficult[:1000] = np.sort(difficult[:1000])[swapped]
+    x = np.where(difficult, 0.6, 3.0)[:, None] * np.eye(3)[y] + noise
+    target = {"risk": 0.2, "delta": 0.1} if kind is SelectiveClassifier else {}
+    classifier, again = (
+        kind(identity(), calibrator=TemperatureScaling()).fit(
+            x[:1000], y[:1000], **target, verbose=0
+        )
+        for _ in range(2)
+    )
+    assert again.threshold == classifier.threshold
+    figures = classifier.evaluate(x[1000:], y[1000:], verbose=0)
+    if kind is SelectiveClassifier:
+        assert figures["selective_risk"] < 0.22
+    else:
+        assert figures["coverage"] == pytest.approx(0.9, abs=0.04)
 
 
 def test_evaluating_on_the_fitting_data_warns(kind):

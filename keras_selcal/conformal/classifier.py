@@ -56,9 +56,10 @@ class ConformalClassifier(AnsweringClassifier):
             the smallest sets if the probabilities are right.
         alpha: α in (0, 1), the share of sets that may miss the label.
         calibrator: a calibrator of `keras_selcal.calibrators`. If it is not fitted yet,
-            `fit` fits a copy on every other sample, and the threshold on the rest.
+            `fit` fits a copy on a random half of the samples (or groups), the same
+            each time, and selects the threshold on the rest.
         penalty: λ of RAPS and SAPS, see `conformal_scores`. `"auto"` selects it, and
-            `k_reg`, on every other sample by `choose_penalty`.
+            `k_reg`, on that half by `choose_penalty`.
         k_reg: see `conformal_scores`.
         seed: None, or the seed of u, see `conformal_scores`. Pass one with APS and
             RAPS: their sets are larger without. u depends on the seed and the model's

@@ -57,12 +57,13 @@ class SelectiveClassifier(DriftChecks):
         model: a functional Keras model, or a built Sequential one, of one output.
         csf: g: a name or a callable (see `keras_selcal.csf`), or `"auto"`. Scores of
             logits take the model's own, whatever the calibrator. `"auto"` lets `fit`
-            choose by AURC on every other sample (or group), as
+            choose by AURC on a random half of the samples (or groups), as
             `keras_selcal.csf.compare` does; the threshold is selected on the rest.
+            The half is the same each time.
         calibrator: a calibrator of `keras_selcal.calibrators`. If it is not fitted yet,
-            `fit` fits a copy on every other sample (or group) and selects the
-            threshold on the rest, so that the guarantee of δ holds. What it rejects
-            (`MetaAcc`, `MetaMis`) is never accepted.
+            `fit` fits a copy on that half and selects the threshold on the rest, so
+            that the guarantee of δ holds. What it rejects (`MetaAcc`, `MetaMis`) is
+            never accepted.
         from_logits: whether the model gives logits. By default it does unless its last
             operation is a softmax or a sigmoid.
         multi_label: whether the outputs are k independent sigmoids.

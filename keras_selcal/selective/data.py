@@ -18,6 +18,10 @@ from keras_selcal.selective.cuts import Cuts
 
 FIRST_AXIS = "first_axis"
 
+# Of random halves. Not 0, by which many data are shuffled: the same permutation again
+# could undo that and split data that were sorted by class by their class.
+_SPLIT_SEED = 0x5E1CA1
+
 
 @dataclass(frozen=True)
 class SelectionData:
@@ -83,7 +87,7 @@ class SelectionData:
         units = units_of(groups, samples)
         if outputs.multi_label:
             units = np.broadcast_to(units[..., None], shape)
-        # Only those that count have a number of their own: `halves` takes every other.
+        # Only those that count have a number of their own: `halves` splits these.
         units = np.searchsorted(np.unique(units[counts]), units)
         independent = groups is None or (isinstance(groups, str) and len(samples) == 1)
         return cls(
@@ -118,13 +122,19 @@ class SelectionData:
         return counts, self.labels[counts].astype("int64")
 
     def halves(self) -> tuple["SelectionData", "SelectionData"]:
-        """Returns the data with every other unit left out, and with the rest."""
-        even = self.units % 2 == 0
-        if not ((self.weight > 0) & ~even).any():
+        """Returns the data with only a random half of the units, and with the rest.
+
+        The halves are the same each time. They are random because the order of data
+        may not be: of classes 0, 1, 0, 1, …, every other one is the same.
+        """
+        number = 1 + int(self.units[self.weight > 0].max())
+        if number < 2:
             refuse("x", self.n, "at least two samples, or groups, to split")
+        order = np.random.default_rng(_SPLIT_SEED).permutation(number)
+        first = np.isin(self.units, order[: (number + 1) // 2])
         return (
-            replace(self, weight=np.where(even, self.weight, 0)),
-            replace(self, weight=np.where(even, 0, self.weight)),
+            replace(self, weight=np.where(first, self.weight, 0)),
+            replace(self, weight=np.where(first, 0, self.weight)),
         )
 
     def cuts(self, answer: dict[str, Array], predicted: bool = False) -> list[Cuts]:
