@@ -9,7 +9,7 @@ from classifier_data import assert_same_classifier, draw, first_half, identity
 from keras import layers, ops
 from reference import softmax
 
-from keras_selcal import SelectiveClassifier, TemperatureScaling
+from keras_selcal import ConformalClassifier, SelectiveClassifier, TemperatureScaling
 from keras_selcal.selective import ABSTAINED, risk_bound
 
 BACKEND = keras.backend.backend()
@@ -221,21 +221,80 @@ def test_halves_are_those_of_the_samples_that_count():
         assert one.record.n == two.record.n == 100
 
 
-@pytest.mark.parametrize("axis", [-1, 1])
-def test_batches_of_different_lengths_with_channels_first(axis):
-    k, batches = 6, []
-    rng = np.random.default_rng(0)
+def unequal_batches(axis, k=6, seed=0):
+    """Returns a model that gives its inputs, and batches of different lengths."""
+    rng = np.random.default_rng(seed)
+    batches = []
     for length in (6, 2, 4):
         y = rng.integers(0, k, (8, length))
         z = 3 * np.eye(k)[y] + rng.normal(size=(8, length, k))
         batches.append((np.moveaxis(z.astype("float32"), -1, axis), y))
     shape = (None, k) if axis == -1 else (k, None)
     model = keras.Sequential([keras.Input(shape), layers.Activation("linear")])
+    return model, batches
+
+
+@pytest.mark.parametrize("axis", [-1, 1])
+def test_batches_of_different_lengths_with_channels_first(axis):
+    model, batches = unequal_batches(axis)
     classifier = SelectiveClassifier(model, axis=axis)
     classifier.fit(batches, coverage=0.5, verbose=0)
     assert classifier.record.n == 8 * (6 + 2 + 4)
     calibrator = TemperatureScaling(axis=axis).fit_model(model, batches, verbose=0)
-    rows = [np.moveaxis(z, axis, -1).reshape(-1, k) for z, _ in batches]
+    rows = [np.moveaxis(z, axis, -1).reshape(-1, 6) for z, _ in batches]
     labels = np.concatenate([y.reshape(-1) for _, y in batches])
     expected = TemperatureScaling().fit(np.concatenate(rows), labels)
     assert calibrator.temperature == pytest.approx(expected.temperature, rel=1e-6)
+
+
+@pytest.mark.parametrize("axis", [-1, 1])
+@pytest.mark.parametrize("kind", [SelectiveClassifier, ConformalClassifier])
+def test_padding_of_batches_without_labels_is_no_data(kind, axis):
+    model, batches = unequal_batches(axis)
+    unlabelled = [(x,) for x, _ in batches]
+    classifier = kind(model, calibrator=TemperatureScaling(axis=axis), axis=axis)
+    target = {"coverage": 0.5} if kind is SelectiveClassifier else {}
+    classifier.fit(batches, groups="first_axis", verbose=0, **target)
+    p = np.moveaxis(classifier.predict_proba(unlabelled, verbose=0), axis, -1)
+    prediction = classifier.predict(unlabelled, verbose=0)
+    assert p.shape == (24, 6, 6)
+    assert prediction.labels.shape == (24, 6)
+    real = np.arange(6) < np.repeat([6, 2, 4], 8)[:, None]
+    np.testing.assert_array_equal(np.isnan(p).any(-1), ~real)
+    assert (prediction.labels[~real] == ABSTAINED).all()
+    if kind is ConformalClassifier:
+        assert not prediction.sets[~real].any()
+    else:
+        assert not prediction.accepted[~real].any()
+        np.testing.assert_array_equal(np.isnan(prediction.confidence), ~real)
+    # The others are those of each batch by itself.
+    for i, (x, _) in enumerate(batches):
+        rows, length = slice(8 * i, 8 * i + 8), batches[i][1].shape[1]
+        alone = classifier.predict(x, verbose=0)
+        for found, expected in zip(prediction, alone, strict=True):
+            np.testing.assert_allclose(found[rows, :length], expected, rtol=1e-5)
+
+
+def test_checks_without_labels_leave_padding_out():
+    model, batches = unequal_batches(-1)
+    classifier = SelectiveClassifier(model)
+    classifier.fit(batches, coverage=0.5, groups="first_axis", verbose=0)
+    new = unequal_batches(-1, seed=1)[1]
+    unlabelled = [(x,) for x, _ in new]
+    expected = classifier.check(new, verbose=0)
+    found = classifier.check(unlabelled, verbose=0)
+    assert found[:7] == pytest.approx(expected[:7])
+    once, by_batch = (classifier.monitor() for _ in range(2))
+    once.update(unlabelled)
+    for x, _ in new:
+        by_batch.update(x)
+    assert once.n == by_batch.n == 24
+    assert once.log_capital == pytest.approx(by_batch.log_capital, rel=1e-5)
+
+
+def test_batches_of_different_numbers_of_classes_are_refused():
+    model = keras.Sequential([keras.Input((None,)), layers.Activation("linear")])
+    x, y = draw(64)
+    classifier = SelectiveClassifier(model).fit(x, y, coverage=0.5, verbose=0)
+    with pytest.raises(ValueError, match="the same number of classes in all batches"):
+        classifier.predict([(x,), (x[:, :2],)], verbose=0)

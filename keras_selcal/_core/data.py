@@ -231,13 +231,8 @@ class LabelledData:
 
     def _joined(self, found: list[LabelledOutputs], axis: int) -> LabelledOutputs:
         """Returns batches as one; shorter ones are padded with samples of weight 0."""
-        if len({batch.outputs.shape[1:] for batch in found}) > 1:
-            found = [
-                batch._replace(weight=_product(batch.weight, np.ones(samples)))
-                for batch in found
-                for samples in [np.delete(batch.outputs.shape, axis)]
-            ]
         outputs, labels, weights = zip(*found, strict=True)
+        weights = _without_padding(outputs, weights, axis)
         weighted = [weight for weight in weights if weight is not None]
         if len(weighted) not in (0, len(weights)):
             refuse(self._name, self._data, "of weights in all batches or in none")
@@ -249,9 +244,17 @@ class LabelledData:
 
 
 def predict_masked(
-    model: keras.Model, x: Any, batch_size: int | None = None, verbose: Any = "auto"
+    model: keras.Model,
+    x: Any,
+    batch_size: int | None = None,
+    verbose: Any = "auto",
+    axis: int = -1,
 ) -> tuple[Array, Array | None]:
-    """Returns a model's outputs and their mask, for what Keras's `predict` takes."""
+    """Returns a model's outputs and their mask, for what Keras's `predict` takes.
+
+    Where batches differ in size, shorter ones are padded with NaN, which is masked.
+    `axis` is the axis of the classes in the outputs.
+    """
     if is_array(x) and not _are_batches(x):
         n = int(keras.tree.flatten(x)[0].shape[0])
         size = _BATCH_SIZE if batch_size is None else batch_size
@@ -268,7 +271,9 @@ def predict_masked(
     if not found:
         refuse("x", x, "of at least one batch")
     outputs, masks = zip(*found, strict=True)
-    return _concatenated(outputs), None if masks[0] is None else _concatenated(masks)
+    masks = _without_padding(outputs, masks, axis)
+    mask = None if masks[0] is None else _concatenated(masks).astype(bool)
+    return _concatenated(outputs, np.nan), mask
 
 
 def find_labels(data: Any) -> tuple[bool, Any]:
@@ -325,12 +330,28 @@ def _product(*factors: Any) -> Array | None:
     return result
 
 
-def _concatenated(parts: Any) -> Array:
-    """Returns arrays joined in the first axis, padded with 0 to one size."""
+def _without_padding(outputs: Any, weights: Any, axis: int) -> Any:
+    """Returns the weights or masks of batches, those of every sample if batches differ
+    in size: joined by `_concatenated`, they are then 0 for padding.
+    """
+    if len({batch.shape[1:] for batch in outputs}) == 1:
+        return weights
+    numbers = sorted({batch.shape[axis] for batch in outputs})
+    if len(numbers) > 1:
+        allowed = "one whose outputs have the same number of classes in all batches"
+        refuse("model", f"outputs of {numbers} classes", allowed)
+    return [
+        _product(weight, np.ones(np.delete(batch.shape, axis)))
+        for batch, weight in zip(outputs, weights, strict=True)
+    ]
+
+
+def _concatenated(parts: Any, fill: float = 0) -> Array:
+    """Returns arrays joined in the first axis, padded with `fill` to one size."""
     if len({part.ndim for part in parts}) == 1:
         sizes = np.max([part.shape[1:] for part in parts], axis=0, initial=0)
         parts = [
-            np.pad(part, [(0, 0), *((0, m) for m in missing)])
+            np.pad(part, [(0, 0), *((0, m) for m in missing)], constant_values=fill)
             if missing.any()
             else part
             for part in parts

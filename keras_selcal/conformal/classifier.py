@@ -213,7 +213,8 @@ class ConformalClassifier(AnsweringClassifier):
     ) -> ConformalPrediction:
         """Returns the sets and the most probable classes.
 
-        Masked tokens have an empty set and the label −1.
+        Masked tokens have an empty set and the label −1, and so has the padding of
+        shorter batches, where batches of `x` differ in length.
 
         Args:
             x: whatever `keras.Model.predict` takes.

@@ -231,14 +231,15 @@ class AnsweringClassifier:
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Returns the model's outputs and their mask, once the classifier is fitted."""
         self._fitted()
-        return predict_masked(self.model, x, batch_size, verbose)
+        return predict_masked(self.model, x, batch_size, verbose, self.outputs.axis)
 
     def predict_proba(
         self, x: Any, *, batch_size: int | None = None, verbose: Any = "auto"
     ) -> np.ndarray:
         """Returns calibrated probabilities (..., k), of rejected samples too.
 
-        One sigmoid unit gives two columns, (1 − p, p).
+        One sigmoid unit gives two columns, (1 − p, p). Where batches of `x` differ in
+        length, shorter ones are padded with NaN.
 
         Args:
             x: inputs, in any form that `keras.Model.predict` takes.

@@ -229,7 +229,8 @@ class SelectiveClassifier(DriftChecks):
         """Returns labels (−1 for an abstention), which are accepted, and confidences.
 
         Masked tokens are not accepted, nor is a sample for which the model gives NaN:
-        its confidence is NaN.
+        its confidence is NaN. So is that of the padding of shorter batches, where
+        batches of `x` differ in length.
 
         Args:
             x: inputs, in any form that `keras.Model.predict` takes.
