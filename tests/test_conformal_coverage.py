@@ -134,6 +134,40 @@ def test_groups_hold_coverage_by_simulation():
     assert np.mean(single) < 0.9 - 4 * math.sqrt(0.09 / draws)
 
 
+def test_a_group_has_the_mean_of_its_weights():
+    rng = np.random.default_rng(0)
+    s, w = rng.random((2, 40))
+    options = {"groups": np.arange(40), "sample_weight": w}
+    weighted = conformal_threshold(s, 0.2, sample_weight=w)
+    assert weighted != conformal_threshold(s, 0.2)
+    assert conformal_threshold(s, 0.2, **options) == weighted
+    # Copies of a sample in its group change nothing, nor does padding.
+    copies = np.repeat(np.arange(40), rng.integers(1, 5, 40))
+    padding = np.arange(len(copies) + 30) < len(copies)
+    s, w, groups = (np.append(x[copies], x[:30]) for x in (s, w, np.arange(40)))
+    options = {"groups": groups, "sample_weight": w * padding}
+    assert conformal_threshold(s, 0.2, **options) == weighted
+    # The length of a group as its weight makes each of its samples count once.
+    s, groups = s[padding], groups[padding]
+    lengths = np.bincount(groups)[groups]
+    total = (len(s) + lengths.max()) * (1 - 1e-12)
+    expected = np.sort(s)[math.ceil(0.8 * total) - 1]
+    found = conformal_threshold(s, 0.2, groups=groups, sample_weight=lengths)
+    assert found == expected
+
+
+def test_weighted_groups_hold_coverage_under_a_known_shift():
+    """Half of the groups are difficult at first, and 16 of 17 later."""
+    rng = np.random.default_rng(0)
+    difficult = rng.integers(0, 2, 4000)
+    s = rng.random((4000, 3)) + difficult[:, None]
+    w = np.repeat(np.where(difficult, 4, 0.25), 3)
+    groups = np.repeat(np.arange(4000), 3)
+    q = conformal_threshold(s.ravel(), 0.1, groups=groups, sample_weight=w)
+    new = rng.random(20_000) + (rng.random(20_000) < 16 / 17)
+    assert (new <= q).mean() == pytest.approx(0.9, abs=0.012)
+
+
 # Real logits
 @pytest.mark.parametrize("kind", KINDS)
 def test_coverage_on_real_logits(kind):

@@ -120,6 +120,14 @@ def test_evaluation_counts_groups_as_the_guarantee_does():
     assert by_sequence != np.concatenate(real).mean()
     figures = classifier.evaluate(new, new_y, verbose=0)
     assert figures["coverage"] == pytest.approx(by_sequence)
+    # A sequence has the mean of its tokens' weights.
+    w = np.where(padding, 0, np.random.default_rng(2).random(padding.shape))
+    counted = [(c, v) for c, v in zip(covered, w, strict=True) if v.any()]
+    of = [v.sum() / (v > 0).sum() for _, v in counted]
+    by_sequence = [np.average(c, weights=v) for c, v in counted]
+    figures = classifier.evaluate(new, new_y, sample_weight=w, verbose=0)
+    expected = np.average(by_sequence, weights=of)
+    assert figures["coverage"] == pytest.approx(expected)
     # Two sequences as one group.
     groups = np.arange(60) // 2
     pairs = [

@@ -248,8 +248,8 @@ class ConformalClassifier(AnsweringClassifier):
             y: as in `fit`.
             sample_weight: weights of the samples in all averages.
             groups: as in `fit`. Each group then counts as one sample in all averages,
-                as it does in the guarantee. If `fit` had groups, tokens and pixels are
-                grouped by the first axis by default.
+                with the mean of its weights, as it does in the guarantee. If `fit` had
+                groups, tokens and pixels are grouped by the first axis by default.
             strata: as in `fit`, if that had strata.
             batch_size: where `x` is arrays.
             verbose: as in `keras.Model.predict`.

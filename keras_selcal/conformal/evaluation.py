@@ -7,6 +7,7 @@ import numpy as np
 from keras_selcal._core.samples import to_numpy, to_weight
 from keras_selcal._core.validation import refuse
 from keras_selcal.conformal.scores import check_classes
+from keras_selcal.conformal.threshold import masses
 from keras_selcal.selective.data import SelectionData
 
 
@@ -88,8 +89,7 @@ def evaluate_answers(
     counts, labels = data.counted()
     w, sets = data.weight[counts], answer["sets"][counts]
     if data.groups is not None:
-        groups = data.groups[counts]
-        w = w / np.bincount(groups, w)[groups]
+        w = masses(w, data.groups[counts])
     figures = evaluate_sets(labels, sets, sample_weight=w)
     right = answer["labels"][counts] == labels
     figures["accuracy"] = float(np.average(right, weights=w))

@@ -68,6 +68,16 @@ def conformal_threshold(
     Σ_{i: s_i ≤ q} w_i ≥ (1 − α)(Σ w_i + max w). It holds under the covariate shift with
     likelihood ratio w, as long as the largest w bounds that of new samples.
 
+    With groups, a sample of a group with n_g samples that count has the mass w_i/n_g in
+    place of w_i, so that the weight of a group is the mean of its weights, and `max w`
+    is the largest weight of a group. The guarantee is for one sample of a new group. w
+    is the likelihood ratio of drawing this group and then this sample: without weights,
+    any group and any of its samples; with the same weights within a group, groups under
+    a shift, and any of their samples. (Given all groups, the new one is g with
+    probability ∝ its weight, and its sample is i with probability ∝ w_i: the new score
+    is a draw from the scores with these masses, and exceeds their quantile 1 − α with
+    probability ≤ α.)
+
     Args:
         scores: nonconformity scores of the labels, (n,), see `conformal_scores`.
         alpha: α in (0, 1), the share of sets that may miss the label.
@@ -76,7 +86,8 @@ def conformal_threshold(
         groups: (n,), which samples depend on each other: the image of a pixel, the
             sequence of a token. Each group then counts as one sample, within which
             every score has an equal share, and the guarantee is for a random sample
-            of a new group.
+            of a new group. For a random token of all tokens, pass the length of its
+            sequence as the weight of each.
         categories: (n,), the index of each sample's category: its class (then sets
             cover each class with probability 1 − α), or a group of samples such as
             those of one hospital.
@@ -125,13 +136,22 @@ def conformal_threshold(
         _, group = np.unique(_one_each("groups", groups, s), return_inverse=True)
         group = group + cells * (1 + group.max())
         _, group = np.unique(group, return_inverse=True)
-        mass = np.bincount(group, weight)[group]
-        weight = np.divide(weight, mass, out=np.zeros(len(s)), where=mass > 0)
-        extra = 1.0
+        weight = masses(weight, group)
+        extra = np.bincount(group, weight).max()
     q = _quantiles(s, weight, cells, count, alpha, extra)
     if np.isinf(q).any():
         _warn_of_few(np.bincount(cells, weight / extra, count), alpha, q, groups)
     return float(q[0]) if categories is None else q
+
+
+def masses(weight: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Returns w_i/n_g, (n,): those of a group sum to the mean of its weights.
+
+    Args:
+        weight: w, (n,). Samples of weight 0 do not count.
+        groups: index of each sample's group, (n,).
+    """
+    return weight / np.maximum(np.bincount(groups, weight > 0), 1)[groups]
 
 
 def _quantiles(
