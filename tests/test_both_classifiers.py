@@ -106,6 +106,10 @@ def test_refusals(kind, tmp_path):
         kind("resnet")
     with pytest.raises(ValueError, match="`calibrator` must be"):
         kind(identity(), calibrator="ts")
+    x, y = draw()
+    for masked in ({"x": np.ma.array(x), "y": y}, {"x": [(np.ma.array(x), y)]}):
+        with pytest.raises(ValueError, match="`x` must be an array without a mask"):
+            kind(identity()).fit(**masked, **TARGETS[kind], verbose=0)
     classifier = kind(identity())
     for call in (
         lambda: classifier.predict(np.eye(3), verbose=0),

@@ -18,8 +18,12 @@ from keras_selcal.conformal import (
     conformal_scores,
     conformal_sets,
     conformal_threshold,
+    control_risk,
+    evaluate_sets,
+    multi_label_losses,
 )
 from keras_selcal.conformal.scores import NonconformityScore, uniforms
+from keras_selcal.selective import answer_losses, select_threshold
 
 pytestmark = pytest.mark.backend_free
 
@@ -267,6 +271,7 @@ P = np.full((4, 2), 0.5)
             "sample_weight",
         ),
         (lambda: conformal_threshold([1, 2], 0.5, groups=[1]), "groups"),
+        (lambda: conformal_threshold(["a", "b"], 0.5), "scores"),
         (lambda: conformal_threshold([1, 2], 0.5, categories=[-1, 0]), "categories"),
         (lambda: choose_penalty(P, [0] * 4, 0.5, method="aps"), "method"),
         (lambda: ConformalClassifier("resnet"), "model"),
@@ -277,4 +282,35 @@ P = np.full((4, 2), 0.5)
 )
 def test_bad_arguments_are_named(call, named):
     with pytest.raises(ValueError, match=f"`{named}` must be"):
+        call()
+
+
+MASKED = np.ma.masked_equal([0, 1, 1, 0], 0)
+ONES = np.ones(4)
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda: conformal_threshold(MASKED, 0.5), "scores"),
+        (lambda: conformal_threshold(ONES, 0.5, sample_weight=MASKED), "sample_weight"),
+        (lambda: conformal_threshold(ONES, 0.5, groups=MASKED), "groups"),
+        (lambda: conformal_threshold(ONES, 0.5, categories=MASKED), "categories"),
+        (lambda: conformal_scores(P, MASKED), "labels"),
+        (lambda: conformal_scores(np.ma.array(P), [0] * 4), "probabilities"),
+        (lambda: conformal_sets(np.ma.array(P), 0.5), "probabilities"),
+        (lambda: conformal_sets(P, MASKED), "threshold"),
+        (lambda: evaluate_sets(MASKED, P > 0.5), "labels"),
+        (lambda: evaluate_sets([0] * 4, np.ma.array(P) > 0.5), "sets"),
+        (lambda: control_risk(MASKED[:, None], [0.5], 0.5), "losses"),
+        (lambda: control_risk(ONES[None], MASKED, 0.5), "thresholds"),
+        (lambda: control_risk(ONES[:, None], [0.5], 0.5, groups=MASKED), "groups"),
+        (lambda: multi_label_losses(MASKED[None], P[:1], [0.5]), "y_true"),
+        (lambda: answer_losses(MASKED, [0] * 4), "y_true"),
+        (lambda: select_threshold(ONES, ONES, coverage=1, groups=MASKED), "groups"),
+    ],
+)
+def test_masked_arrays_are_refused(call, named):
+    with pytest.raises(ValueError, match=f"`{named}` must be an array without a mask"):
         call()

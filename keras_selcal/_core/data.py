@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_selcal._core.ops import mask_of
 from keras_selcal._core.samples import Array, to_numpy
-from keras_selcal._core.validation import check_count, refuse
+from keras_selcal._core.validation import check_count, check_unmasked, refuse
 
 # The default of `keras.Model.predict`.
 _BATCH_SIZE = 32
@@ -22,6 +22,14 @@ def is_array(x: Any) -> bool:
         hasattr(leaf, "__array__") and hasattr(leaf, "shape")
         for leaf in keras.tree.flatten(x)
     )
+
+
+def _input(leaf: Any) -> Any:
+    """Returns an input as a tensor or an array."""
+    if ops.is_tensor(leaf):
+        return leaf
+    check_unmasked("x", leaf)
+    return np.asarray(leaf)
 
 
 def _are_batches(x: Any) -> bool:
@@ -65,9 +73,7 @@ class Forward:
         return self
 
     def __call__(self, x: Any) -> tuple[Array, Array | None]:
-        x = keras.tree.map_structure(
-            lambda leaf: leaf if ops.is_tensor(leaf) else np.asarray(leaf), x
-        )
+        x = keras.tree.map_structure(_input, x)
         mask = None
         # A model's outputs always have a mask or never: the first batch decides.
         if self._masked:

@@ -15,6 +15,7 @@ from keras_selcal._core.validation import (
     check_labels,
     check_logits,
     check_probabilities,
+    check_unmasked,
     check_weights,
     refuse,
 )
@@ -49,9 +50,7 @@ def to_numbers(argument: str, x: Any) -> Array:
         refuse(argument, x, "an array of numbers")
     if array.dtype.kind not in "biuf":
         refuse(argument, array.reshape(-1)[:1], "an array of numbers")
-    if isinstance(array, np.ma.MaskedArray):
-        remedy = "an array without a mask; use `sample_weight` 0 to leave samples out"
-        refuse(argument, type(array), remedy)
+    check_unmasked(argument, array)
     return array
 
 

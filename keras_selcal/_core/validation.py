@@ -167,8 +167,16 @@ def _first(values: np.ndarray, bad: np.ndarray) -> Any:
     return values[bad][0].tolist()
 
 
+def check_unmasked(argument: str, array: Any) -> None:
+    """Checks that an array has no mask of NumPy's, which most functions would drop."""
+    if isinstance(array, np.ma.MaskedArray):
+        remedy = "an array without a mask; use `sample_weight` 0 to leave samples out"
+        refuse(argument, type(array), remedy)
+
+
 def check_groups(groups: np.ndarray) -> np.ndarray:
     """Returns the names or numbers of groups, if they can be sorted."""
+    check_unmasked("groups", groups)
     if groups.dtype.kind == "O":
         try:
             np.unique(groups)

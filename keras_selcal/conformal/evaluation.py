@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._core.samples import to_numpy, to_weight
+from keras_selcal._core.samples import to_numbers, to_weight
 from keras_selcal._core.validation import refuse
 from keras_selcal.conformal.scores import check_classes
 from keras_selcal.conformal.threshold import masses
@@ -65,7 +65,7 @@ def check_sets(
     labels: Any, sets: Any, name: str = "labels"
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns class indices (n,) and sets (n, k); errors use the labels' `name`."""
-    member = to_numpy(sets)
+    member = to_numbers("sets", sets)
     if member.ndim < 2 or member.size == 0 or not np.isin(member, (0, 1)).all():
         refuse("sets", member.shape, "a boolean array (..., k) with at least one row")
     y = check_classes(labels, member.shape, name).reshape(-1)

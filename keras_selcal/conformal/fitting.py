@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_selcal._core.samples import row_blocks, to_numpy
-from keras_selcal._core.validation import refuse
+from keras_selcal._core.validation import check_unmasked, refuse
 from keras_selcal.conformal.layer import (
     OUTPUT_OPTIONS,
     ConformalLayer,
@@ -44,6 +44,7 @@ def stratum_indices(
     if strata is None:
         refuse("strata", strata, "one entry for each sample, as in `fit`")
     values = to_numpy(strata)
+    check_unmasked("strata", values)
     if values.shape != shape[: values.ndim] or values.ndim == 0:
         refuse("strata", values.shape, f"of shape {shape}, or a leading part of it")
     known = np.asarray(names)

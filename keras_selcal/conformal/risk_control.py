@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._core.samples import row_blocks, to_numpy
+from keras_selcal._core.samples import row_blocks, to_numbers, to_numpy
 from keras_selcal._core.validation import (
     check_choice,
     check_groups,
@@ -165,8 +165,8 @@ def multi_label_losses(
     array([[0. , 0. , 0.5]])
     """
     check_choice("kind", kind, ("false_negative", "false_discovery"))
-    y, p = to_numpy(y_true), to_numpy(probabilities)
-    t = to_numpy(thresholds).reshape(-1)
+    y, p = to_numbers("y_true", y_true), to_numbers("probabilities", probabilities)
+    t = to_numbers("thresholds", thresholds).reshape(-1)
     if y.shape != p.shape or y.ndim != 2 or not np.isin(y, (0, 1)).all():
         refuse("y_true", y.shape, f"multi-hot, of the shape {p.shape} of probabilities")
     if not ((p >= 0) & (p <= 1)).all():
@@ -234,8 +234,8 @@ def _checked(
     losses: Any, thresholds: Any, risk: Any, binary: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns losses (n, m, q), thresholds (m,) and risks (q,)."""
-    values = to_numpy(losses).astype("float64")
-    t = to_numpy(thresholds).astype("float64").reshape(-1)
+    values = to_numbers("losses", losses).astype("float64")
+    t = to_numbers("thresholds", thresholds).astype("float64").reshape(-1)
     if values.ndim == 2:
         values = values[:, :, None]
     if values.ndim != 3 or values.size == 0 or values.shape[1] != len(t):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_selcal._core.outputs import two_columns
-from keras_selcal._core.samples import row_blocks, to_numpy
+from keras_selcal._core.samples import row_blocks, to_numbers
 from keras_selcal._core.validation import (
     SUM_TOLERANCE,
     check_choice,
@@ -257,7 +257,7 @@ def conformal_sets(
     """
     score = NonconformityScore.of(method, penalty, k_reg, seed)
     p = to_probabilities(probabilities, from_logits)
-    q = to_numpy(threshold).astype("float64")
+    q = to_numbers("threshold", threshold).astype("float64")
     if np.isnan(q).any():
         refuse("threshold", threshold, "free of NaN")
     try:
@@ -301,7 +301,7 @@ def to_probabilities(outputs: Any, from_logits: bool) -> np.ndarray:
 
     One sigmoid unit, (n,) or (..., 1), becomes the columns (1 − p, p).
     """
-    z = to_numpy(outputs).astype("float64")
+    z = to_numbers("probabilities", outputs).astype("float64")
     if z.ndim == 0 or z.size == 0:
         refuse("probabilities", z.shape, "(..., k) with at least one sample")
     if z.ndim == 1 or z.shape[-1] == 1:
@@ -326,7 +326,7 @@ def check_classes(
     labels: Any, shape: tuple[int, ...], name: str = "labels"
 ) -> np.ndarray:
     """Returns class indices (...) for probabilities of a shape (..., k)."""
-    y, k = to_numpy(labels), shape[-1]
+    y, k = to_numbers(name, labels), shape[-1]
     if y.shape == shape:
         if not (np.isin(y, (0, 1)).all() and (y.sum(axis=-1) == 1).all()):
             refuse(name, y, "class indices or one-hot; soft labels are not taken")

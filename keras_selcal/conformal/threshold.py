@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._core.samples import to_numpy
-from keras_selcal._core.validation import check_count, refuse
+from keras_selcal._core.samples import to_numbers, to_numpy
+from keras_selcal._core.validation import check_count, check_groups, refuse
 from keras_selcal.conformal.scores import (
     check_alpha,
     check_classes,
@@ -115,17 +115,19 @@ def conformal_threshold(
       predictors](https://arxiv.org/abs/1209.2673) (categories)
     """
     alpha = check_alpha(alpha)
-    s = to_numpy(scores).astype("float64").reshape(-1)
+    s = to_numbers("scores", scores).astype("float64").reshape(-1)
     if len(s) == 0 or np.isnan(s).any():
         refuse("scores", scores, "at least one number, without NaN")
     weight = np.ones(len(s))
     if sample_weight is not None:
-        weight = _one_each("sample_weight", sample_weight, s).astype("float64")
+        weight = to_numbers("sample_weight", sample_weight)
+        weight = _one_each("sample_weight", weight, s).astype("float64")
         if not (np.all(weight >= 0) and np.isfinite(weight).all() and weight.any()):
             refuse("sample_weight", sample_weight, "finite, ≥ 0, and not all 0")
     cells, count = np.zeros(len(s), "int64"), 1
     if categories is not None:
-        cells = _one_each("categories", categories, s)
+        cells = to_numbers("categories", categories)
+        cells = _one_each("categories", cells, s)
         least = 1 + int(cells.max())
         if cells.min() < 0 or not np.array_equal(cells, np.floor(cells)):
             refuse("categories", categories, "indices of at least 0")
@@ -133,6 +135,7 @@ def conformal_threshold(
         cells = cells.astype("int64")
     extra = weight.max()
     if groups is not None:
+        groups = check_groups(to_numpy(groups))
         _, group = np.unique(_one_each("groups", groups, s), return_inverse=True)
         group = group + cells * (1 + group.max())
         _, group = np.unique(group, return_inverse=True)
@@ -249,8 +252,7 @@ def choose_penalty(
     return {name: options[name] for name in ("penalty", "k_reg") if name in options}
 
 
-def _one_each(name: str, values: Any, scores: np.ndarray) -> np.ndarray:
-    values = to_numpy(values)
+def _one_each(name: str, values: np.ndarray, scores: np.ndarray) -> np.ndarray:
     if values.size != scores.size:
         refuse(name, values.shape, f"one for each of the {scores.size} scores")
     return values.reshape(-1)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from keras_selcal._core.data import find_labels
-from keras_selcal._core.samples import Array, to_floats, to_numpy, to_weight
+from keras_selcal._core.samples import Array, to_floats, to_numbers, to_weight
 from keras_selcal._core.validation import refuse
 from keras_selcal.selective.base import AnsweringClassifier, to_arrays
 from keras_selcal.selective.cuts import Cuts
@@ -113,7 +113,7 @@ class DriftChecks(AnsweringClassifier):
             The distance, a float; NaN where an output is NaN.
         """
         record, _ = _promise(self._fitted())
-        values = to_floats(to_numpy(y_pred))
+        values = to_floats(to_numbers("y_pred", y_pred))
         weight, units = self._counted(values, FIRST_AXIS, sample_weight)
         confidence = to_arrays(self._fitted().answer(values))["confidence"]
         return ks_distance(record.confidence, unit_means(confidence, weight, units))

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._core.samples import to_numpy
+from keras_selcal._core.samples import to_numbers
 from keras_selcal._core.validation import check_choice, refuse
 
 
@@ -46,12 +46,13 @@ def answer_losses(
            [nan,  0.],
            [nan,  1.]])
     """
-    y, answers = to_numpy(y_true).reshape(-1), to_numpy(labels).reshape(-1)
+    y = to_numbers("y_true", y_true).reshape(-1)
+    answers = to_numbers("labels", labels).reshape(-1)
     if len(y) != len(answers) or not len(y):
         refuse("labels", answers.shape, f"one for each of {len(y)} samples")
     k = 1 + int(max(y.max(), answers.max()))
     if costs is not None:
-        costs = to_numpy(costs).astype("float64")
+        costs = to_numbers("costs", costs).astype("float64")
         if costs.ndim != 2 or costs.shape != (len(costs), len(costs)):
             refuse("costs", costs.shape, "(k, k)")
         if not (np.isfinite(costs) & (costs >= 0)).all() or not costs.any():
