@@ -1,7 +1,10 @@
 """Classifiers that abstain."""
 
+import io
 import math
+import zipfile
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -184,6 +187,46 @@ def test_save_and_load(csf, make, tmp_path):
     )
     loaded.fit(x, y, coverage=0.5, verbose=0)  # and is fitted again
     assert loaded.predict(x, verbose=0).accepted.mean() >= 0.5
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_the_threshold_is_a_weight(several, tmp_path):
+    x, y = draw()
+    y = np.eye(3)[y] if several else y
+    one, two = (
+        SelectiveClassifier(network(), multi_label=several).fit(
+            x, y, coverage=coverage, verbose=0
+        )
+        for coverage in (0.3, 0.9)
+    )
+    one.as_model().save_weights(tmp_path / "a.weights.h5")
+    model = two.as_model()
+    model.load_weights(tmp_path / "a.weights.h5")
+    np.testing.assert_array_equal(model.layers[-1].threshold, one.threshold)
+    assert not model.layers[-1].trainable_weights
+    answer = model.predict(x, verbose=0)
+    expected = one.predict(x, verbose=0).accepted
+    np.testing.assert_array_equal(answer["accepted"], expected)
+
+
+def test_files_of_older_versions_have_no_such_weight(tmp_path):
+    x, y = draw()
+    classifier = SelectiveClassifier(network()).fit(x, y, coverage=0.3, verbose=0)
+    classifier.save(tmp_path / "new.keras")
+    with (
+        zipfile.ZipFile(tmp_path / "new.keras") as new,
+        zipfile.ZipFile(tmp_path / "old.keras", "w") as old,
+    ):
+        for name in new.namelist():
+            content = io.BytesIO(new.read(name))
+            if name == "model.weights.h5":
+                with h5py.File(content, "r+") as weights:
+                    variables = weights["layers/selection_layer/vars"]
+                    assert list(variables) == ["0"]
+                    del variables["0"]
+            old.writestr(name, content.getvalue())
+    loaded = SelectiveClassifier.load(tmp_path / "old.keras")
+    assert loaded.threshold == classifier.threshold
 
 
 def test_the_file_is_a_keras_model_that_decides(tmp_path):

@@ -200,11 +200,10 @@ class SelectiveClassifier(DriftChecks):
             csf = choice.csf
             if verbose:
                 print(f'SelectiveClassifier(csf="auto") chose {choice}.')
-        selection = self._new_layer(calibrator, csf)
-        answer = to_arrays(selection.answer(data.y_pred))
+        answer = to_arrays(self._new_layer(calibrator, csf).answer(data.y_pred))
         cuts = data.cuts(answer, predicted=True)
         thresholds = select_each(cuts, coverage, risk, delta)
-        selection.record = record_of(
+        record = record_of(
             data,
             cuts,
             thresholds,
@@ -214,9 +213,8 @@ class SelectiveClassifier(DriftChecks):
             confidence=answer["confidence"],
             choice=choice,
         )
-        selection.threshold = (
-            np.array(thresholds) if self.outputs.multi_label else thresholds[0]
-        )
+        threshold = thresholds if self.outputs.multi_label else thresholds[0]
+        selection = self._new_layer(calibrator, csf, threshold=threshold, record=record)
         # Only now: a fit that fails changes nothing.
         self.calibrator, self.csf = calibrator, csf
         self._layer = selection
@@ -288,7 +286,8 @@ class SelectiveClassifier(DriftChecks):
     def _arguments(cls, layer: SelectionLayer) -> dict[str, Any]:
         return {"csf": layer.csf, **layer.outputs.config(*OPTIONS)}
 
-    def _new_layer(self, calibrator: Calibrator | None, csf: Any) -> SelectionLayer:
-        return SelectionLayer(
-            self._calibration(calibrator), csf, **self.outputs.config(*OPTIONS)
-        )
+    def _new_layer(
+        self, calibrator: Calibrator | None, csf: Any, **found: Any
+    ) -> SelectionLayer:
+        options = self.outputs.config(*OPTIONS)
+        return SelectionLayer(self._calibration(calibrator), csf, **options, **found)

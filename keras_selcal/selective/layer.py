@@ -31,7 +31,8 @@ class SelectionLayer(AnswerLayer):
 
     The arguments are those of `SelectiveClassifier`, with a `CalibrationLayer` for the
     calibrator, and what `fit` finds: `threshold`, one for each label with
-    `multi_label=True`, and the `FitRecord`.
+    `multi_label=True`, and the `FitRecord`. The threshold is a weight that is not
+    trained, so that `save_weights` and `load_weights` keep it; the record is none.
     """
 
     record_class = FitRecord
@@ -59,11 +60,28 @@ class SelectionLayer(AnswerLayer):
         )
         super().__init__(calibration, outputs, record, **kwargs)
         self.csf = csf_module.get(csf, from_logits=from_logits)
-        self.threshold = np.array(threshold) if np.ndim(threshold) else threshold
+        self._threshold = self.add_weight(
+            name="threshold",
+            shape=np.shape(threshold),
+            initializer="zeros",
+            trainable=False,
+        )
+        self._threshold.assign(threshold)
+
+    @property
+    def threshold(self) -> Any:
+        """The threshold, a float, or (k,) with `multi_label=True`."""
+        values = ops.convert_to_numpy(self._threshold).astype("float64")
+        return values if values.ndim else float(values)
+
+    def load_own_variables(self, store: Any) -> None:
+        # Files of older versions have the threshold in the configuration only.
+        if len(store.keys()):
+            super().load_own_variables(store)
 
     def call(self, inputs: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
         answer = self.answer(inputs)
-        threshold = ops.convert_to_tensor(np.asarray(self.threshold, "float32"))
+        threshold = ops.convert_to_tensor(self._threshold)
         accepted = answer["accepted"] & (answer["confidence"] >= threshold)
         if mask is not None:
             accepted = accepted & broadcast_mask(mask, accepted)
