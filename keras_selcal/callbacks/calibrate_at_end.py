@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from keras_selcal._core.data import LabelledData, LabelledOutputs
 from keras_selcal._core.models import append_layer, check_extensible, check_outputs
 from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.validation import refuse
+from keras_selcal._core.writing import replacing
 from keras_selcal.calibrators import CalibrationLayer, Calibrator, TemperatureScaling
 from keras_selcal.report import CalibrationReport
 
@@ -204,9 +204,6 @@ def _fingerprint(model: keras.Model) -> bytes:
 
 
 def _save(model: keras.Model, path: Path) -> None:
-    """Saves a model in a folder beside the path, then moves it there."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        written = Path(folder) / path.name
+    with replacing(path) as written:
         model.save(written)
-        written.replace(path)
