@@ -113,6 +113,22 @@ def test_threshold_of_each_label(capsys):
     assert "for every label at once" in text
 
 
+def test_the_printed_threshold_of_each_label_answers_what_the_table_says(capsys):
+    rng = np.random.default_rng(0)
+    doubt = 10.0 ** rng.uniform(-9, -2, (1000, 2))
+    labels = rng.random((1000, 2)) < 0.5
+    probs = np.where(labels, 1 - doubt, doubt)
+    wrong = rng.random((1000, 2)) < 0.2 * (np.log10(doubt) + 9) / 7
+    np.savez("a.npz", probs=probs, labels=labels ^ wrong)
+    main(["threshold", "a.npz", "--coverage", "0.3", "--multi-label"])
+    rows = re.findall(r"\n\d +(0\.\d+) +(\S+)\xa0%", capsys.readouterr().out)
+    assert len(rows) == 2
+    for label, (shown, answered) in enumerate(rows):
+        assert float(answered) == 30
+        confidence = np.maximum(probs, 1 - probs)[:, label]
+        assert 100 * np.mean(confidence >= float(shown)) == 30
+
+
 def test_compare_says_in_words_what_differs(capsys):
     logits, labels = many()
     np.savez("a.npz", logits=logits, labels=labels)
@@ -134,7 +150,7 @@ def test_bad_arguments_of_the_other_commands_are_one_line(capsys):
     for arguments, told in (
         (["compare", "a.npz"], "two or more files"),
         (["calibrate", "bare.npz"], "needs the key `labels`. Found: logits"),
-        (["calibrate", "a.npz", "--apply", "two.npz"], "as many classes"),
+        (["calibrate", "a.npz", "--apply", "two.npz"], "as many classes as those of a"),
         (["calibrate", "a.npz", "--apply", "p.npz"], "both files must hold logits"),
         (["calibrate", "a.npz", "-o", "x.txt"], "must end in .npz or .csv or .parquet"),
         (["calibrate", "a.npz", "-o", "calibrator.npz"], "need two files"),

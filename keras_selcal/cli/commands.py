@@ -1,7 +1,6 @@
 """The commands: each reads files, computes in NumPy and prints what it found."""
 
 import argparse
-import math
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -13,9 +12,10 @@ import numpy as np
 
 from keras_selcal import calibrators, csf
 from keras_selcal._core.samples import Samples
-from keras_selcal.cli.files import PredictionFile, read_predictions
+from keras_selcal.cli.files import read_predictions
 from keras_selcal.cli.output import check_output, write_parameters, write_predictions
 from keras_selcal.cli.parser import METHODS
+from keras_selcal.cli.predictions import PredictionFile
 from keras_selcal.report import CalibrationReport
 from keras_selcal.report.comparison import Comparison
 from keras_selcal.report.html.numbers import (
@@ -42,7 +42,7 @@ def report(options: argparse.Namespace) -> None:
         output,
         others=others,
         title=options.title,
-        class_names=next((m.class_names for m in given if m.class_names), None),
+        class_names=_with_names(models).class_names,
         images=next((m.images for m in given if m.images is not None), None),
         mistakes=options.mistakes,
     )
@@ -101,11 +101,11 @@ def calibrate(options: argparse.Namespace) -> None:
     fitting = _read(options.file, multi_label)
     target = fitting
     if options.apply:
-        target = _read(options.apply, multi_label, needs_labels=False)
+        target = _read(options.apply, multi_label, needs_labels=False).like(fitting)
         if target.y_pred.shape[1:] != fitting.y_pred.shape[1:]:
             raise ValueError(
-                f"{options.apply}: the predictions must be of as many classes as those "
-                f"of {options.file}"
+                f"{options.apply}: both files must be of one sigmoid unit, or both of "
+                "two classes"
             )
         if target.from_logits != fitting.from_logits:
             raise ValueError(
@@ -158,21 +158,21 @@ def threshold(options: argparse.Namespace) -> None:
     cuts = _cuts(data, options)
     with _notes():
         found = select_each(cuts, coverage, risk, delta)
+    # The printed numbers are what users apply.
+    shown = [cut.shortest(at) for cut, at in zip(cuts, found, strict=True)]
+    found = [float(at) for at in shown]
     if options.multi_label:
-        _print_labels(data.class_names, cuts, found)
+        _print_labels(data.class_names, cuts, shown)
     else:
-        shown = cuts[0].shortest(found[0])
-        print(f"Answer if the confidence ({options.csf}) is at least {shown}.\n")
-        # The printed number is what users apply.
-        found = [float(shown.replace("−", "-"))]
+        print(f"Answer if the confidence ({options.csf}) is at least {shown[0]}.\n")
         _print_samples(f"these {count(cuts[0].total)} samples", cuts[0], found[0])
     print()
     print(_guarantee(cuts, found, risk, options.delta))
     if options.test:
-        tests = _cuts(_read(options.test, options.multi_label), options)
+        tests = _cuts(_read(options.test, options.multi_label).like(data), options)
         print()
         if options.multi_label:
-            _print_labels(data.class_names, tests, found)
+            _print_labels(data.class_names, tests, shown)
             return
         _print_samples(options.test, tests[0], found[0])
         bound = percent(tests[0].bound(found[0], options.delta))
@@ -206,17 +206,16 @@ def _print_samples(where: str, cuts: Cuts, at: float) -> None:
 
 
 def _print_labels(
-    names: Sequence[str] | None, cuts: Sequence[Cuts], found: Sequence[float]
+    names: Sequence[str] | None, cuts: Sequence[Cuts], shown: Sequence[str]
 ) -> None:
     rows = []
-    for i, (label, at) in enumerate(zip(cuts, found, strict=True)):
-        accepted, errors = label.at(at)
+    for i, (label, at) in enumerate(zip(cuts, shown, strict=True)):
+        accepted, errors = label.at(float(at))
         share = percent(errors / accepted) if accepted else "–"
-        shown = "never" if at == math.inf else f"{at:.6g}"
         rows.append(
             [
                 names[i] if names else str(i),
-                shown,
+                "never" if at == "inf" else at,
                 percent(accepted / label.total),
                 share,
             ]
@@ -303,7 +302,7 @@ def _read_unknown(
         )
     found = []
     for path, (name, model) in zip(options.unknown, models.items(), strict=True):
-        read = _read(path, options.multi_label, needs_labels=False)
+        read = _read(path, options.multi_label, needs_labels=False).like(model)
         if read.from_logits != model.from_logits:
             kind = "logits" if model.from_logits else "probabilities"
             raise ValueError(f"{path}: must hold {kind}, as the predictions of {name}")
@@ -326,15 +325,25 @@ def _read_models(files: Sequence[str], multi_label: bool) -> dict[str, Predictio
         if not multi_label and model.labels is not None:
             model = model._replace(labels=_without_one_hot(model.labels))
         models[name] = model
-        first, this = (m.labels for m in (next(iter(models.values())), models[name]))
-        assert first is not None
-        assert this is not None
-        if not np.array_equal(first.ravel(), this.ravel()):
+    named = _with_names(models)
+    for name, model in models.items():
+        models[name] = model.like(named)
+    first, *others = models.values()
+    for other in others:
+        assert first.labels is not None
+        assert other.labels is not None
+        if not np.array_equal(first.labels.ravel(), other.labels.ravel()):
             raise ValueError(
-                f"{path}: the labels differ from those of {files[0]}; models are "
-                "compared on the same samples"
+                f"{other.path}: the labels differ from those of {first.path}; models "
+                "are compared on the same samples"
             )
     return models
+
+
+def _with_names(models: dict[str, PredictionFile]) -> PredictionFile:
+    """Returns the first model that has class names, or the first."""
+    given = list(models.values())
+    return next((model for model in given if model.class_names), given[0])
 
 
 def _without_one_hot(labels: Any) -> Any:

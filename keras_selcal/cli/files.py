@@ -6,36 +6,15 @@ import re
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from keras_selcal._core.samples import Array
-from keras_selcal.cli.labels import fail, numbered, read_indices, read_multi_hot
+from keras_selcal.cli.labels import fail, number_of, read_indices, read_multi_hot
+from keras_selcal.cli.predictions import PredictionFile
 
 # Probabilities are printed with few digits, or stored in float16.
 _SUM_TOLERANCE = 1e-2
-
-
-class PredictionFile(NamedTuple):
-    """The content of a file of predictions.
-
-    Attributes:
-        y_pred: probabilities or logits, (n, k), or (n,) of one sigmoid unit.
-        labels: class indices (n,), distributions or multi-hot labels (n, k), or soft
-            labels (n,) of one sigmoid unit; None if the file has none.
-        from_logits: whether `y_pred` holds logits.
-        class_names: a name for each class, or None.
-        images: images of the samples, or None.
-        found: names of the arrays or columns of the file.
-    """
-
-    y_pred: Array
-    labels: Array | None
-    from_logits: bool
-    class_names: list[str] | None = None
-    images: Array | None = None
-    found: Sequence[str] = ()
 
 
 def read_predictions(
@@ -44,7 +23,8 @@ def read_predictions(
     """Reads predictions and labels; errors name the file and the sample.
 
     The formats are those that `keras-selcal report --help` describes. The unnamed
-    index column that pandas writes is ignored. Samples are counted from 0.
+    index column that pandas writes is ignored. Samples are counted from 0. Classes that
+    are numbered 0 … k − 1 are returned in the order of their numbers.
     """
     path = Path(path)
     readers: dict[str, Callable[[Path, bool], PredictionFile]] = {
@@ -64,7 +44,7 @@ def read_predictions(
         needed = "the key `labels`" if suffix == ".npz" else "one column `label`"
         fail(path, f"needs {needed}. Found: {', '.join(read.found[:12])}")
     _check(path, read, multi_label)
-    return read
+    return read._replace(path=str(path)).by_number()
 
 
 def _read_npz(path: Path, multi_label: bool) -> PredictionFile:
@@ -100,15 +80,23 @@ def _read_npz(path: Path, multi_label: bool) -> PredictionFile:
     names = data.get("class_names")
     class_names = None if names is None else names.reshape(-1).astype(str).tolist()
     k = y_pred.shape[1] if y_pred.ndim == 2 else 2
-    if labels is not None and labels.dtype.kind in "USiuf" and not multi_label:
-        one_each = labels.ndim == 1 or labels.shape[1:] == (1,)
-        named = labels.dtype.kind in "US" or numbered(class_names) is not None
-        if one_each and named:
-            cells = labels.reshape(-1).astype(str).tolist()
-            labels, class_names = read_indices(path, cells, class_names, k)
+    if labels is not None and not multi_label and _are_cells(labels, class_names):
+        cells = labels.reshape(-1).astype(str).tolist()
+        labels, class_names = read_indices(path, cells, class_names, k)
     images = data.get("images")
     is_logits = given == ["logits"]
     return PredictionFile(y_pred, labels, is_logits, class_names, images, list(data))
+
+
+def _are_cells(labels: Array, class_names: Sequence[str] | None) -> bool:
+    """Returns whether labels are names, or numbers to look up in the names."""
+    if labels.ndim != 1 and labels.shape[1:] != (1,):
+        return False
+    if labels.dtype.kind == "f":
+        whole = bool((labels == np.floor(labels)).all())  # others are soft labels
+        return whole and class_names is not None
+    kinds = "US" if class_names is None else "USbiu"
+    return labels.dtype.kind in kinds
 
 
 def _check_headers(path: Path) -> None:
@@ -202,11 +190,20 @@ def _from_table(
     letter = "".join({name[:1] for name in classes})
     names: list[str] | None = None
     if len(classes) == 1 and not multi_label:
-        if classes[0] in ("p0", "z0"):
-            fail(path, f"is `{classes[0]}` of class 1? Then call it `{letter}`")
+        (name,) = classes
+        number = number_of(name)
+        if number == 0 or (number is None and re.search("[^0-9]0+$", name)):
+            call, other = ("z", "−z") if name == "z0" else ("p", "1 − p")
+            fail(
+                path,
+                f"is `{name}` of class 1? Then call it `{call}`. If it is of class 0, "
+                f"write {other} as `{call}`",
+            )
         numbers = numbers.reshape(-1)
-        if classes[0] not in ("p", "z", "p1", "z1"):
-            letter, names = "p", [f"not {classes[0]}", classes[0]]
+        if name not in ("p", "z", "p1", "z1"):
+            letter = "p"
+            # A column `1` or `True` is that of class 1, as p1.
+            names = None if number == 1 else [f"not {name}", name]
     elif all(re.fullmatch(r"[pz]\d+", name) for name in classes):
         order = [int(name[1:]) for name in classes]
         if len(letter) > 1 or sorted(order) != list(range(len(classes))):
