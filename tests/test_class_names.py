@@ -5,7 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from keras_selcal import VectorScaling
 from keras_selcal.cli import main
 from keras_selcal.cli.files import read_predictions
 from keras_selcal.cli.output import write_predictions
@@ -106,6 +109,48 @@ def test_what_calibrate_writes_is_read_back_as_the_same(suffix, names, multi_lab
             np.testing.assert_array_equal(np.load("out.npz")["probs"], y_pred)
 
 
+ATOMS = "0 1 2 10 -1 1.0 01 True class_0 class_1 class_2 cat a;b label p p0 p1 z0 z1"
+ANY_NAME = st.sampled_from([*ATOMS.split(), "", " x", "é,", "not 1"])
+
+
+@settings(
+    max_examples=100,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    st.lists(
+        st.sampled_from([*ATOMS.split(), "", " x", "é,", "not 1"]),
+        min_size=2,
+        max_size=4,
+    ),
+    st.integers(0, 10**6),
+    st.booleans(),
+    st.sampled_from(["csv", "npz"]),
+)
+def test_any_names_are_read_back_as_the_same_or_refused(names, seed, multi, suffix):
+    rng = np.random.default_rng(seed)
+    k, n = len(names), rng.integers(1, 6)
+    labels = rng.integers(0, k, n)
+    probs = rng.dirichlet(np.ones(k), n)
+    multi_hot = np.eye(k)[labels] + np.eye(k)[labels[::-1]] > 0
+    np.savez("a.npz", probs=probs, labels=multi_hot if multi else labels)
+    data = read_predictions("a.npz", multi)._replace(class_names=names)
+    data = data._replace(path="a.npz").by_number()
+    out = Path(f"any.{suffix}")
+    out.unlink(missing_ok=True)
+    try:
+        write_predictions(out, data, multi)
+    except ValueError:
+        assert not out.exists()
+        return
+    read = read_predictions(out, multi)
+    np.testing.assert_array_equal(read.y_pred, data.y_pred)
+    np.testing.assert_array_equal(read.labels, data.labels)
+    assert read.class_names in (data.class_names, None)
+
+
 @pytest.mark.parametrize("suffix", ["csv", "npz"])
 @pytest.mark.parametrize("form", ["{}", "class_{}", "{} points", "p{}"])
 def test_columns_that_are_numbered_are_read_by_their_number(suffix, form):
@@ -113,11 +158,9 @@ def test_columns_that_are_numbered_are_read_by_their_number(suffix, form):
     labels = np.random.default_rng(0).integers(0, 12, 70)
     probs = probabilities(labels, 12)
     names = [form.format(i) for i in numbers]
-    for given in (
-        labels,
-        [form.format(i) for i in labels] if form != "p{}" else labels,
-    ):
-        save(f"a.{suffix}", names, probs[:, numbers], given)
+    words = [form.format(i) for i in labels]
+    for written in (labels, labels if form == "p{}" else words):
+        save(f"a.{suffix}", names, probs[:, numbers], written)
         read = read_predictions(f"a.{suffix}")
         np.testing.assert_array_equal(read.y_pred, probs)
         np.testing.assert_array_equal(read.labels, labels)
@@ -195,12 +238,16 @@ def test_classes_of_two_files_are_matched_by_name(capsys, suffix, names):
     assert accuracy(out) == accuracy(f"same.{suffix}") > 0.8
     capsys.readouterr()
     main(["compare", a, b, "--resamples", "10"])
-    text = capsys.readouterr().out
-    assert "better" not in text.partition("\n\n")[0]
+    assert "is better" not in capsys.readouterr().out
     main(["report", a, b, "--resamples", "0", "--unknown", a, "--unknown", b])
+    capsys.readouterr()
     # The first file with names gives the order.
     np.savez("bare.npz", probs=probs, labels=labels)
-    main(["compare", "bare.npz", a, b, "--resamples", "10"])
+    arguments = ["compare", "bare.npz", a, b, "--resamples", "10"]
+    main([*arguments, "--unknown", b, "--unknown", a, "--unknown", b])
+    text = capsys.readouterr().out
+    assert "is better" not in text
+    assert "is worse" not in text
     save(b, [*permuted[:2], "yak"], probs[:, ORDER], [names[2]] * len(labels))
     for arguments in (
         ["calibrate", a, "--apply", b],
@@ -210,6 +257,31 @@ def test_classes_of_two_files_are_matched_by_name(capsys, suffix, names):
     ):
         lists = ", ".join([*permuted[:2], "yak"]), ", ".join(names)
         refused(capsys, arguments, f"classes {lists[0]} are not those of a.", lists[1])
+
+
+def test_parameters_are_in_the_order_of_the_file_of_the_fit():
+    names = ["class_1", "class_2", "class_0"]
+    labels = np.tile(LABELS, 10)
+    probs = probabilities(labels, 3)
+    np.savez("a.npz", probs=probs, labels=np.array(names)[labels], class_names=names)
+    # Positions in a file without names are class numbers.
+    np.savez("bare.npz", probs=probs[:, ORDER])
+    for apply in ("a.npz", "bare.npz"):
+        main(["calibrate", "a.npz", "--apply", apply, "--method", "vector"])
+        calibrator = VectorScaling.load("calibrator.npz")
+        expected = calibrator.predict_proba(probs)
+        found = np.load("calibrated.npz")["probs"]
+        shown = found if apply == "a.npz" else found[:, np.argsort(ORDER)]
+        np.testing.assert_allclose(shown, expected, rtol=1e-5)
+        direct = VectorScaling(from_logits=False).fit(probs, labels)
+        np.testing.assert_allclose(direct.predict_proba(probs), expected, rtol=1e-5)
+
+
+def test_multi_hot_cells_of_a_table_are_refused():
+    for k, cells in ((3, ["1;0;1", "0;0;0"]), (2, ["0;1", "1;1"])):
+        save("a.csv", NAMES[:k], np.full((2, k), 0.3), cells)
+        with pytest.raises(ValueError, match="is there twice; a cell lists the labels"):
+            read_predictions("a.csv", multi_label=True)
 
 
 def test_labels_of_two_files_are_matched_by_name(capsys):

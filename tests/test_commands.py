@@ -129,6 +129,16 @@ def test_the_printed_threshold_of_each_label_answers_what_the_table_says(capsys)
         assert 100 * np.mean(confidence >= float(shown)) == 30
 
 
+def test_a_label_that_no_threshold_serves_is_never_answered(capsys):
+    rng = np.random.default_rng(0)
+    labels = rng.random((300, 2)) < 0.5
+    probs = np.stack([np.where(labels[:, 0], 0.9, 0.1), rng.random(300)], axis=1)
+    np.savez("a.npz", probs=probs, labels=labels)
+    main(["threshold", "a.npz", "--risk", "0.1", "--multi-label", "--test", "a.npz"])
+    text = capsys.readouterr().out
+    assert len(re.findall(r"\n1 +never +0\xa0% +–", text)) == 2
+
+
 def test_compare_says_in_words_what_differs(capsys):
     logits, labels = many()
     np.savez("a.npz", logits=logits, labels=labels)

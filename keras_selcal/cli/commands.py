@@ -1,6 +1,7 @@
 """The commands: each reads files, computes in NumPy and prints what it found."""
 
 import argparse
+import math
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +43,7 @@ def report(options: argparse.Namespace) -> None:
         output,
         others=others,
         title=options.title,
-        class_names=_with_names(models).class_names,
+        class_names=given[0].class_names,
         images=next((m.images for m in given if m.images is not None), None),
         mistakes=options.mistakes,
     )
@@ -111,6 +112,10 @@ def calibrate(options: argparse.Namespace) -> None:
             raise ValueError(
                 f"{options.apply}: both files must hold logits, or both probabilities"
             )
+    if fitting.columns is not None:
+        # The parameters are in the order of the file, as the user's arrays are.
+        order = np.argsort(fitting.columns)
+        fitting, target = fitting.take(order), target.take(order)
     make = getattr(calibrators, METHODS[options.method])
     calibrator = make(from_logits=fitting.from_logits, multi_label=multi_label)
     with _notes():
@@ -158,8 +163,11 @@ def threshold(options: argparse.Namespace) -> None:
     cuts = _cuts(data, options)
     with _notes():
         found = select_each(cuts, coverage, risk, delta)
-    # The printed numbers are what users apply.
-    shown = [cut.shortest(at) for cut, at in zip(cuts, found, strict=True)]
+    # The printed numbers are what users apply; an infinite one answers nothing.
+    shown = [
+        cut.shortest(at) if math.isfinite(at) else str(at)
+        for cut, at in zip(cuts, found, strict=True)
+    ]
     found = [float(at) for at in shown]
     if options.multi_label:
         _print_labels(data.class_names, cuts, shown)
@@ -325,9 +333,11 @@ def _read_models(files: Sequence[str], multi_label: bool) -> dict[str, Predictio
         if not multi_label and model.labels is not None:
             model = model._replace(labels=_without_one_hot(model.labels))
         models[name] = model
-    named = _with_names(models)
+    read = list(models.values())
+    # Models without class names have those of the first that has some.
+    named = next((model for model in read if model.class_names), read[0])
     for name, model in models.items():
-        models[name] = model.like(named)
+        models[name] = model.like(named)._replace(class_names=named.class_names)
     first, *others = models.values()
     for other in others:
         assert first.labels is not None
@@ -338,12 +348,6 @@ def _read_models(files: Sequence[str], multi_label: bool) -> dict[str, Predictio
                 "are compared on the same samples"
             )
     return models
-
-
-def _with_names(models: dict[str, PredictionFile]) -> PredictionFile:
-    """Returns the first model that has class names, or the first."""
-    given = list(models.values())
-    return next((model for model in given if model.class_names), given[0])
 
 
 def _without_one_hot(labels: Any) -> Any:

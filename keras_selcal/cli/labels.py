@@ -139,6 +139,12 @@ def read_multi_hot(
         for part in row:
             if not 0 <= classes[part] < k:
                 fail(path, f"the label {part!r} of sample {i} is not one of {k}")
+            if labels[i, classes[part]]:
+                fail(
+                    path,
+                    f"the label {part!r} of sample {i} is there twice; a cell lists "
+                    "the labels that are true, as 0; 2 for 1, 0, 1",
+                )
             labels[i, classes[part]] = 1
     return labels
 
