@@ -120,11 +120,7 @@ ANY_NAME = st.sampled_from([*ATOMS.split(), "", " x", "é,", "not 1"])
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
-    st.lists(
-        st.sampled_from([*ATOMS.split(), "", " x", "é,", "not 1"]),
-        min_size=2,
-        max_size=4,
-    ),
+    st.lists(ANY_NAME, min_size=2, max_size=4),
     st.integers(0, 10**6),
     st.booleans(),
     st.sampled_from(["csv", "npz"]),
