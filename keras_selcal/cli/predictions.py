@@ -73,7 +73,8 @@ class PredictionFile(NamedTuple):
                 f"those of {other.path}: "
                 f"{_shown(other.class_names, self.class_names)}",
             )
-        return self.take(np.array([names.index(name) for name in wanted]))
+        place = {name: i for i, name in enumerate(names)}
+        return self.take(np.array([place[name] for name in wanted]))
 
     def take(self, order: Array) -> "PredictionFile":
         """Returns the classes in another order, as positions in this one."""
