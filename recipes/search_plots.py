@@ -129,8 +129,9 @@ def search_map(
     if not np.isnan(cells).all():
         _write(ax, mesh, cells)
         row, column = map(int, np.unravel_index(_BEST[best](cells), cells.shape))
-        style = {"fill": False, "edgecolor": canvas.VERMILLION, "linewidth": 3}
-        ax.add_patch(Rectangle((column - 0.47, row - 0.47), 0.94, 0.94, **style))
+        frame = Rectangle((column - 0.47, row - 0.47), 0.94, 0.94, fill=False)
+        frame.set(edgecolor=canvas.VERMILLION, linewidth=3)
+        ax.add_patch(frame)
         label = (
             f"{best}: {_title(y)} = {rows[row]:g}, {_title(x)} = {columns[column]:g}"
         )
