@@ -15,6 +15,9 @@ from keras_selcal._core.ops import Tensor, looks_at_values
 # Numbers on which a call of PyTorch takes longer than the work.
 _FEW = 2**14
 
+# Rows of which each is compared with all others in less time than a copy of all cells.
+_FEW_ROWS = 2**10
+
 
 def add_exactly(old: Tensor, lost: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """Returns old + lost + values as a float and what it has rounded off, by Knuth's
@@ -129,7 +132,10 @@ def _jax_cells() -> Any:
     import jax
 
     def one_by_one(value: Tensor, index: Tensor, rows: Tensor) -> Tensor:
-        size = value.shape[2]
+        n, size = index.shape[0], value.shape[2]
+        # The rows of a cell are added up first, as they are in a whole histogram.
+        first = jax.numpy.argmax(index[:, None] == index, axis=1)
+        rows = jax.ops.segment_sum(rows, first, n)
 
         def add(i: Tensor, value: Tensor) -> Tensor:
             place = (0, index[i] // size, index[i] % size, 0)
@@ -137,7 +143,7 @@ def _jax_cells() -> Any:
             new = jax.numpy.stack(add_exactly(old[0], old[1], rows[i]))
             return jax.lax.dynamic_update_slice(value, new, place)
 
-        return jax.lax.fori_loop(0, index.shape[0], add, value)
+        return jax.lax.fori_loop(0, n, add, value)
 
     def at_once(value: Tensor, index: Tensor, rows: Tensor) -> Tensor:
         cells = value.reshape(2, -1, 2)
@@ -147,8 +153,12 @@ def _jax_cells() -> Any:
         cells = cells.at[0, index].set(new[0]).at[1, index].set(new[1])
         return cells.reshape(value.shape)
 
-    def added(*args: Tensor) -> Tensor:
+    def added(value: Tensor, index: Tensor, rows: Tensor) -> Tensor:
+        if index.shape[0] > _FEW_ROWS:
+            return at_once(value, index, rows)
         # XLA's scatter copies all cells on a CPU, where a loop takes 0.1 µs a row.
-        return jax.lax.platform_dependent(*args, cpu=one_by_one, default=at_once)
+        return jax.lax.platform_dependent(
+            value, index, rows, cpu=one_by_one, default=at_once
+        )
 
     return jax.jit(added)
