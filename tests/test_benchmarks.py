@@ -18,9 +18,9 @@ EXACT = {"ece": 3.0, "cwece": 7.0, "aurc": 3.5, "coverage_at_risk": 3.5}
 LARGE_UPDATES = {"ECE update": (16.0, 18.0, 25.0)}
 SMALL_UPDATES = {
     "ECE update": (3.0, 16.0, 5.0),
-    "adaptive ECE update": (12.0, 16.0, 5.0),
+    "adaptive ECE update": (5.0, 16.0, 5.0),
     "AURC update": (5.0, 16.0, 5.0),
-    "CoverageAtRisk update": (70.0, 16.0, 5.0),
+    "CoverageAtRisk update": (5.0, 16.0, 5.0),
 }
 LOSSES = {"AU msp": (5.0, 9.0, 5.0), "AURC": (8.0, 9.0, 8.0)}
 

@@ -106,9 +106,12 @@ def test_a_calibrator_takes_what_it_was_fitted_to(tmp_path):
     calibrator.save(tmp_path / "calibrator.npz")
     for each in (calibrator, TemperatureScaling.load(tmp_path / "calibrator.npz")):
         np.testing.assert_allclose(numpy(each(softmax(z))), expected, atol=1e-5)
-        # Without a softmax, a model returns logits.
-        other = each.wrap(keras.Model(inputs, layers.Identity()(inputs)))
+        # Without a softmax, a model returns logits, unless it is told otherwise.
+        model = keras.Model(inputs, layers.Identity()(inputs))
+        other = each.wrap(model, from_logits=True)
         np.testing.assert_allclose(numpy(other(z)), expected, atol=1e-5)
+        with pytest.warns(UserWarning, match="taken for logits"):
+            each.wrap(model)
 
 
 def test_values_at_hand_that_are_not_what_it_was_fitted_to_are_refused(fitted):

@@ -114,9 +114,7 @@ class Calibrator(ABC):
 
     @property
     def from_logits(self) -> bool:
-        """Whether the calibrator takes logits instead of probabilities: once fitted, as
-        the outputs were that it was fitted to.
-        """
+        """Whether it takes logits, not probabilities; once fitted, as in the fit."""
         fitted = self._fitted
         if fitted is None or fitted.from_logits is None:
             return self.outputs.from_logits
@@ -316,6 +314,12 @@ class Calibrator(ABC):
             from_logits: as in `fit_model`.
         """
         outputs = self.outputs_of(model, from_logits)
+        if from_logits is None and outputs.from_logits and not self.from_logits:
+            warnings.warn(
+                "The calibrator was fitted to probabilities. Outputs of `model`, which "
+                "ends in no softmax or sigmoid, are taken for logits: pass from_logits",
+                stacklevel=2,
+            )
         return append_layer(model, CalibrationLayer(self, outputs.from_logits))
 
     def save(self, path: str | os.PathLike[str]) -> None:

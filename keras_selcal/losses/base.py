@@ -196,7 +196,8 @@ class ReweightedLoss(ClassificationLoss):
             Keras loss or a function of (y_true, y_pred) that returns a value for each
             sample. It receives probabilities (or ln p, if it has `from_logits`) with
             one column for each class, two for sigmoids, and labels as they are: one-hot
-            for Keras losses that are not sparse. Its own reduction is not used.
+            for Keras losses that are not sparse. Label smoothing of its own comes on
+            top. Its reduction is not used.
         strength: a in [0, 1]; the loss is (1 − a + a w) ℓ. With 0 it is the base loss.
         **options: the arguments of `ClassificationLoss`: `from_logits`, `multi_label`,
             `ignore_class`, `label_smoothing`, `axis`, `reduction`, `name`, `dtype`.
