@@ -46,6 +46,56 @@ def test_unfitted_calibrator_is_fitted_on_a_random_half(kind):
     assert second.record.n == 500
 
 
+class ByLabel:
+    """Data whose slices are those of pandas with an index of floats: the last label of
+    a slice is in it.
+    """
+
+    iloc = None
+
+    def __init__(self, values):
+        self.values, self.shape = values, values.shape
+
+    def __array__(self, dtype=None, copy=None):
+        return self.values
+
+    def __getitem__(self, rows):
+        return self.values[rows.start : rows.stop + 1]
+
+
+def test_an_index_of_labels_does_not_change_the_data(kind):
+    x, y = draw(n=100)
+    expected = fit(kind, x, y)
+    found = fit(kind, ByLabel(x), ByLabel(y))
+    assert found.record.n == 100
+    assert found.threshold == expected.threshold
+    answers = found.predict(ByLabel(x), batch_size=7, verbose=0)
+    assert len(answers.labels) == 100
+
+
+def test_arrays_do_not_go_with_a_data_set_that_shuffles(kind):
+    x, y = draw(n=20)
+    backend = keras.backend.backend()
+    if backend == "torch":
+        import torch
+
+        data = torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y))
+        data = torch.utils.data.DataLoader(data, 5, shuffle=True)
+    elif backend == "tensorflow":
+        import tensorflow as tf
+
+        data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(20).batch(5)
+    else:
+        pytest.skip("JAX has no data sets of its own")
+    classifier = fit(kind, data)
+    parts = ["groups"] if kind is SelectiveClassifier else ["groups", "strata"]
+    for part in parts:
+        for call in (classifier.fit, classifier.evaluate):
+            options = TARGETS[kind] if call == classifier.fit else {}
+            with pytest.raises(ValueError, match=f"`{part}` must be left out beside"):
+                call(data, **{part: np.arange(20) // 2}, **options, verbose=0)
+
+
 @pytest.mark.parametrize("order", ["alternating", "shuffled"])
 def test_the_halves_are_alike_whatever_the_order(kind, order):
     rng = np.random.default_rng(1)

@@ -114,6 +114,18 @@ def test_a_calibrator_takes_what_it_was_fitted_to(tmp_path):
             each.wrap(model)
 
 
+def test_a_predict_step_of_the_models_own_is_not_used():
+    class Own(keras.Sequential):
+        def predict_step(self, *args):
+            raise AssertionError
+
+    z, y = draw()
+    model = Own([keras.Input((4,)), layers.Identity()])
+    found = TemperatureScaling().fit_model(model, z, y, batch_size=64, verbose=0)
+    expected = TemperatureScaling().fit(z, y).temperature
+    assert found.temperature == pytest.approx(expected, rel=1e-5)
+
+
 def test_values_at_hand_that_are_not_what_it_was_fitted_to_are_refused(fitted):
     z = draw(seed=1)[0][:50]
     for name in ("ts", "isotonic"):

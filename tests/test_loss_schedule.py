@@ -69,6 +69,15 @@ def test_each_epoch_trains_with_its_value(name, values):
         np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)
 
 
+def test_values_are_logged_beside_those_of_a_validation():
+    model = model_of(AULoss(from_logits=True))
+    schedule = LossSchedule(strength=[(0, 0.0), (2, 1.0)])
+    options = {"validation_data": (X, Y), "verbose": 2, "callbacks": [schedule]}
+    history = model.fit(X, Y, epochs=3, **options).history
+    for name in ("strength", "val_strength"):
+        np.testing.assert_allclose([float(v) for v in history[name]], [0.0, 0.5, 1.0])
+
+
 @pytest.mark.parametrize("subclassed", [False, True])
 def test_a_schedule_compiles_once_and_leaves_nothing_behind(subclassed):
     traces = []

@@ -59,6 +59,8 @@ class Forward:
         )
         self._masked = True
         self._done = 0
+        # `wrap` and `as_model` know nothing of a `predict_step` of the model's own.
+        self._compiled = type(model).predict_step is keras.Model.predict_step
 
     def __enter__(self) -> "Forward":
         if keras.backend.backend() == "torch":
@@ -76,7 +78,7 @@ class Forward:
         x = keras.tree.map_structure(_input, x)
         mask = None
         # A model's outputs always have a mask or never: the first batch decides.
-        if self._masked:
+        if self._masked or not self._compiled:
             output = self._model(x, training=False)
             mask = mask_of(output) if ops.is_tensor(output) else None
             mask = None if mask is None else ops.convert_to_numpy(mask)
@@ -292,6 +294,23 @@ def find_labels(data: Any) -> tuple[bool, Any]:
     return keras.utils.unpack_x_y_sample_weight(first)[1] is not None, data
 
 
+def check_order(data: Any, **arrays: Any) -> None:
+    """Refuses arrays beside a data set that shuffles: they have another order."""
+    for argument, value in arrays.items():
+        if value is not None and not isinstance(value, str) and _shuffles(data):
+            allowed = "left out beside a data set that shuffles its samples"
+            refuse(argument, type(value), allowed)
+
+
+def _shuffles(data: Any) -> bool:
+    """Returns whether a `DataLoader` or a `tf.data.Dataset` is known to shuffle."""
+    if type(getattr(data, "sampler", None)).__name__ == "RandomSampler":
+        return True
+    if type(data).__name__.lstrip("_") == "ShuffleDataset":
+        return True
+    return hasattr(data, "_inputs") and any(map(_shuffles, data._inputs()))
+
+
 def _batches(data: Any) -> Iterable[Any]:
     # The end of a PyDataset is its length; it need not raise an IndexError there.
     if isinstance(data, keras.utils.PyDataset):
@@ -303,7 +322,10 @@ class _Arrays:
     """Arrays, cut into batches."""
 
     def __init__(self, parts: tuple[Any, ...], n: int, batch_size: int) -> None:
-        self._parts = parts
+        # With an index of floats, a slice of pandas is one of labels.
+        self._parts = keras.tree.map_structure(
+            lambda part: np.asarray(part) if hasattr(part, "iloc") else part, parts
+        )
         self._starts = range(0, n, batch_size)
         self._batch_size = batch_size
 

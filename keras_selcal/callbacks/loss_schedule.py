@@ -130,7 +130,8 @@ class _Value(keras.metrics.Metric):
         pass
 
     def result(self) -> Any:
-        return keras.ops.convert_to_tensor(self.variable)
+        # A copy: on JAX, `evaluate` takes the variable's own memory.
+        return keras.ops.copy(keras.ops.convert_to_tensor(self.variable))
 
 
 def track(model: keras.Model, values: dict[str, _Value]) -> None:

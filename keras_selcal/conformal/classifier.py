@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_selcal._core.data import check_order
 from keras_selcal._core.models import (
     append_layer,
     check_extensible,
@@ -57,7 +58,7 @@ class ConformalClassifier(AnsweringClassifier):
         alpha: α in (0, 1), the share of sets that may miss the label.
         calibrator: a calibrator of `keras_selcal.calibrators`. If it is not fitted yet,
             `fit` fits a copy on a random half of the samples (or groups), the same
-            each time, and selects the threshold on the rest.
+            each time for data in the same order, and selects the threshold on the rest.
         penalty: λ of RAPS and SAPS, see `conformal_scores`. `"auto"` selects it, and
             `k_reg`, on that half by `choose_penalty`.
         k_reg: see `conformal_scores`.
@@ -192,6 +193,7 @@ class ConformalClassifier(AnsweringClassifier):
             batch_size: where `x` is arrays.
             verbose: as in `keras.Model.predict`.
         """
+        check_order(x, strata=strata)
         data, digest = self._read(x, y, sample_weight, groups, batch_size, verbose)
         data.warn_if_dependent()
         first, data, calibrator = self._split(data, self.penalty == "auto")
@@ -222,6 +224,7 @@ class ConformalClassifier(AnsweringClassifier):
             batch_size: as in `keras.Model.predict`.
             verbose: as in `keras.Model.predict`.
         """
+        check_order(x, strata=strata)
         outputs, mask = self._outputs(x, batch_size, verbose)
         samples = self.outputs.sample_shape(outputs.shape)
         index = stratum_indices(strata, samples, self.strata)
@@ -258,6 +261,7 @@ class ConformalClassifier(AnsweringClassifier):
             Those of `evaluate_sets`, `accuracy` (of the most probable class) and, if
             there are strata, `stratum_coverage`, a dict.
         """
+        check_order(x, strata=strata)
         layer = self._fitted()
         if groups is None and layer.record and layer.record.groups is not None:
             groups = "first_axis"

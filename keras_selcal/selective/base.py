@@ -8,7 +8,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.data import LabelledData, LabelledOutputs, predict_masked
+from keras_selcal._core.data import (
+    LabelledData,
+    LabelledOutputs,
+    check_order,
+    predict_masked,
+)
 from keras_selcal._core.models import append_layer, gives_logits
 from keras_selcal._core.ops import Tensor
 from keras_selcal._core.outputs import Outputs
@@ -183,6 +188,7 @@ class AnsweringClassifier:
         verbose: Any,
     ) -> tuple[SelectionData, bytes]:
         """Returns the checked data with the model's outputs, and its fingerprint."""
+        check_order(x, groups=groups)
         source = LabelledData(x, y, sample_weight, batch_size=batch_size)
         found = source.predict(self.model, verbose=verbose, axis=self.outputs.axis)
         data = SelectionData.of(found, self.outputs, groups, self._told)

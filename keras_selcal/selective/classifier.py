@@ -59,7 +59,7 @@ class SelectiveClassifier(DriftChecks):
             logits take the model's own, whatever the calibrator. `"auto"` lets `fit`
             choose by AURC on a random half of the samples (or groups), as
             `keras_selcal.csf.compare` does; the threshold is selected on the rest.
-            The half is the same each time.
+            The half is the same each time for data in the same order.
         calibrator: a calibrator of `keras_selcal.calibrators`. If it is not fitted yet,
             `fit` fits a copy on that half and selects the threshold on the rest, so
             that the guarantee of δ holds. What it rejects (`MetaAcc`, `MetaMis`) is
