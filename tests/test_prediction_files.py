@@ -54,6 +54,11 @@ def test_classes_with_numbers_for_names_are_found_by_their_number(tmp_path):
     np.testing.assert_array_equal(found.labels, [[1, 0, 1]])
 
 
+def test_a_column_of_zeros_may_be_no_class(tmp_path):
+    with pytest.warns(UserWarning, match="'fold' has probability 0 in every sample"):
+        read(tmp_path, "cat,dog,fold,label\n.8,.2,0,cat\n.3,.7,0,dog\n")
+
+
 def test_names_of_bytes(tmp_path):
     names = np.array([b"a", b"b", b"c"])
     np.savez(tmp_path / "a.npz", probs=PROBS, labels=names[:2], class_names=names)

@@ -3,6 +3,7 @@
 import csv
 import math
 import re
+import warnings
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -44,7 +45,22 @@ def read_predictions(
         needed = "the key `labels`" if suffix == ".npz" else "one column `label`"
         fail(path, f"needs {needed}. Found: {', '.join(read.found[:12])}")
     _check(path, read, multi_label)
+    _note_columns_of_zeros(path, read)
     return read._replace(path=str(path)).by_number()
+
+
+def _note_columns_of_zeros(path: Path, read: PredictionFile) -> None:
+    """Warns of columns that may be no classes, such as the number of a fold."""
+    if read.from_logits or read.class_names is None or read.y_pred.ndim != 2:
+        return
+    named = zip(read.class_names, read.y_pred.T, strict=True)
+    empty = [repr(name) for name, column in named if not column.any()]
+    if empty:
+        warnings.warn(
+            f"{path}: {', '.join(empty[:5])} has probability 0 in every sample; remove "
+            "columns that are no classes",
+            stacklevel=3,
+        )
 
 
 def _read_npz(path: Path, multi_label: bool) -> PredictionFile:

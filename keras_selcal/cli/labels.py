@@ -112,9 +112,11 @@ def read_indices(
                 "there are no class names to look it up",
             )
         names = distinct
+        alone = f"; one column alone is that of {names[1]}" if k == 2 else ""
         warnings.warn(
             f"{path}: the classes have no names, and labels are names; columns are "
-            f"read in sorted order, as scikit-learn has them: {', '.join(names)}",
+            "read in sorted order, as scikit-learn has them: "
+            f"{', '.join(names)}{alone}",
             stacklevel=2,
         )
     classes = find_classes(path, cells, names, k)
