@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.peers import given
 from keras_selcal import TemperatureScaling
 from keras_selcal.conformal import (
     choose_penalty,
@@ -91,23 +92,9 @@ def of_mapie(p, y, p_test, alpha, method, seed):
     if method == "saps" or (method != "lac" and (seed is None or p.shape[1] == 2)):
         return None
     from mapie.classification import SplitConformalClassifier
-    from sklearn.base import BaseEstimator, ClassifierMixin
-
-    class Given(ClassifierMixin, BaseEstimator):
-        """Takes probabilities for features."""
-
-        def fit(self, x, y):
-            self.classes_ = np.arange(x.shape[1])
-            return self
-
-        def predict_proba(self, x):
-            return x
-
-        def predict(self, x):
-            return x.argmax(-1)
 
     classifier = SplitConformalClassifier(
-        Given().fit(p, y),
+        given(p, y),
         confidence_level=1 - alpha,
         conformity_score=method,
         prefit=True,

@@ -184,13 +184,11 @@ def scikit_learn(name):
     return prepare
 
 
-def mapie_sets(y, p):
-    from mapie.classification import SplitConformalClassifier
+def given(p, y):
+    """Returns a classifier for scikit-learn whose inputs are probabilities."""
     from sklearn.base import BaseEstimator, ClassifierMixin
 
     class Given(ClassifierMixin, BaseEstimator):
-        """Takes probabilities for features."""
-
         def fit(self, x, y):
             self.classes_ = np.arange(x.shape[1])
             return self
@@ -201,13 +199,19 @@ def mapie_sets(y, p):
         def predict(self, x):
             return x.argmax(-1)
 
+    return Given().fit(p, y)
+
+
+def mapie_sets(y, p):
+    from mapie.classification import SplitConformalClassifier
+
     # It refuses rows whose sum differs from 1 by rounding in float32.
     p = p.astype("float64")
     p /= p.sum(-1, keepdims=True)
 
     def run():
         classifier = SplitConformalClassifier(
-            Given().fit(p, y),
+            given(p, y),
             confidence_level=0.9,
             conformity_score="lac",
             prefit=True,
