@@ -1,8 +1,8 @@
 """The benchmarks run, and ratios of CPU time stay within bounds on a busy machine.
 
 A ratio is of CPU times of one process, each the least of several runs that alternate:
-other work on the machine changes it little. The bounds are three to four times what is
-measured without other work.
+other work on the machine changes it little. The bounds are about two and a half to five
+times what is measured.
 """
 
 import json
