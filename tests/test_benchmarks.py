@@ -1,8 +1,9 @@
 """The benchmarks run, and ratios of CPU time stay within bounds on a busy machine.
 
-A ratio is of CPU times of one process, each the least of several runs that alternate:
-other work on the machine changes it little. The bounds are about two and a half to five
-times what is measured.
+A ratio is of CPU times of one process, each the least of several runs that alternate.
+Other work on the machine can only make such a time longer: where a ratio exceeds its
+bound, it is measured again. The bounds are about two and a half to five times what is
+usual.
 """
 
 import json
@@ -44,27 +45,36 @@ def of_backend(bounds):
     return {name: columns[column] for name, columns in bounds.items()}
 
 
-def check(rows, bounds):
-    ratios = {name.split(", ")[0]: row["ratio"] for name, row in rows.items()}
-    assert all(ratios[name] <= bounds[name] for name in bounds), ratios
+def check(measure, bounds):
+    """Checks ratios of the least times of up to ten measurements."""
+    times = {}
+    for _ in range(10):
+        for name, row in measure().items():
+            reference = row["reference"]
+            name = name.split(", ")[0]
+            times[name] = min(times.get(name, float("inf")), row["ms"])
+        ratios = {name: times[name] / times[reference] for name in bounds}
+        if all(ratios[name] <= bounds[name] for name in bounds):
+            return
+    pytest.fail(f"{ratios} exceed {bounds}")
 
 
 @pytest.mark.backend_free
 def test_exact_metrics_cost_a_few_passes_over_the_predictions():
-    check(benchmarks.of_set(100_000, 10, 5), EXACT)
+    check(lambda: benchmarks.of_set(100_000, 10, 5), EXACT)
 
 
 def test_a_large_update_costs_a_few_passes_over_the_predictions(one_thread):
-    check(benchmarks.of_set(2_000, 1000, 7), of_backend(LARGE_UPDATES))
+    check(lambda: benchmarks.of_set(2_000, 1000, 7), of_backend(LARGE_UPDATES))
 
 
 def test_a_small_update_costs_little_more_than_that_of_accuracy(one_thread):
-    check(benchmarks.of_updates(32, 10, 30), of_backend(SMALL_UPDATES))
+    check(lambda: benchmarks.of_updates(32, 10, 30), of_backend(SMALL_UPDATES))
 
 
 def test_losses_cost_little_more_than_crossentropy(one_thread):
-    rows = benchmarks.of_losses(8192, 100, 7, ["crossentropy", *LOSSES])
-    check(rows, of_backend(LOSSES))
+    names = ["crossentropy", *LOSSES]
+    check(lambda: benchmarks.of_losses(8192, 100, 7, names), of_backend(LOSSES))
 
 
 def few(quick, repetitions):

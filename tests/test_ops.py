@@ -13,9 +13,7 @@ from scipy.special import digamma, gammaln
 import keras_selcal
 from keras_selcal._core.kernels import lgamma1p
 from keras_selcal._core.ops import (
-    argmax,
     cumsum,
-    first_largest,
     matmul,
     safe_log,
     safe_power,
@@ -55,33 +53,6 @@ def test_top_two_with_ties(rng):
     ordered = np.sort(x, -1)
     np.testing.assert_array_equal(numpy(first)[:, 0], ordered[:, -1])
     np.testing.assert_array_equal(numpy(second)[:, 0], ordered[:, -2])
-
-
-@pytest.mark.parametrize("ties", [True, False])
-@pytest.mark.parametrize("size", [5, 40])
-def test_the_first_of_the_largest(rng, size, ties, monkeypatch):
-    """In rows of ties, and where every row has one largest value."""
-    monkeypatch.setattr("keras_selcal._core.ops._SMALL", 6 * size)
-    p = rng.choice([1.0, 2.0, 3.0], (50, size)).astype("float32")
-    p[::5, 2] = 20 * size
-    p = (p / p.sum(-1, keepdims=True)).astype("float32")
-    if ties:
-        p[3] = np.nan
-    else:
-        p = rng.permuted(np.tile(np.arange(1.0, size + 1), (50, 1)), axis=-1)
-        p = (p / p.sum(-1, keepdims=True)).astype("float32")
-    first = np.nanargmax(np.nan_to_num(p), -1)
-    index = np.where(np.arange(50) % 3, first, 1)[:, None].astype("int32")
-    for x in (p, np.log(p)):
-        x = ops.convert_to_tensor(x)
-        found = numpy(one_off(argmax)(x))[:, 0]
-        np.testing.assert_array_equal(np.delete(found, 3), np.delete(first, 3))
-        largest, hit = map(
-            numpy, one_off(first_largest)(x, ops.convert_to_tensor(index))
-        )
-        np.testing.assert_array_equal(largest[:, 0], numpy(x).max(-1))
-        expected = first == index[:, 0]
-        np.testing.assert_array_equal(np.delete(hit, 3), np.delete(expected, 3))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -11,11 +11,12 @@ from keras import ops
 from keras_selcal._core.ops import (
     Tensor,
     argmax,
+    array_module,
     as_float,
-    first_largest,
+    cast,
     is_host,
     log_p_at,
-    looks_at_values,
+    log_softmax,
     mask_of,
     may_be_infinite,
     safe_log,
@@ -27,17 +28,20 @@ from keras_selcal._core.outputs import (
     first_class,
     label_rows,
 )
-from keras_selcal._core.samples import check_values
+from keras_selcal._core.rows import Rows, absolute_totals, summarized
+from keras_selcal._core.samples import check_values, to_floats, to_numpy
 from keras_selcal._core.validation import SUM_TOLERANCE
 
 
-def combined_weight(shape: tuple[Any, ...], dtype: str, *factors: Any) -> Tensor | None:
+def combined_weight(
+    shape: tuple[Any, ...], y_pred: Tensor, *factors: Any
+) -> Tensor | None:
     """Returns the product of weights and masks in the samples' shape, or None."""
-    weight = None
+    weight, xp = None, array_module(y_pred)
     for factor in factors:
         if factor is not None:
-            factor = ops.cast(ops.convert_to_tensor(factor), dtype)
-            factor = broadcast_weight(factor, shape, ops)
+            factor = to_numpy(factor) if xp is np else ops.convert_to_tensor(factor)
+            factor = broadcast_weight(cast(factor, y_pred.dtype), shape, xp)
             weight = factor if weight is None else weight * factor
     return weight
 
@@ -83,6 +87,8 @@ class Batch:
         weight: weights in the samples' shape, all factors multiplied, or None.
         threshold: probability of class 1 above which it is predicted (k = 2).
         logits: (n, k), or None if predictions are probabilities.
+        row_wise: whether only the largest prediction of each row is asked for, which
+            is then found while the rows are checked.
     """
 
     y_pred: Tensor
@@ -96,10 +102,17 @@ class Batch:
     weight: Tensor | None = None
     threshold: float = 0.5
     logits: Tensor | None = None
+    row_wise: bool = False
 
     @classmethod
     def of(
-        cls, y_true: Any, y_pred: Any, outputs: Outputs, sample_weight: Any = None
+        cls,
+        y_true: Any,
+        y_pred: Any,
+        outputs: Outputs,
+        sample_weight: Any = None,
+        *,
+        xp: Any = ops,
     ) -> "Batch":
         """Builds the batch from the arguments of a Keras loss or metric.
 
@@ -116,40 +129,44 @@ class Batch:
             y_pred: predictions.
             outputs: the meaning of labels and predictions.
             sample_weight: weights that broadcast to the samples' shape, or None.
+            xp: `keras.ops`, or NumPy to compute with arrays, without gradients.
         """
         # Read the mask first: casting drops it.
         mask = mask_of(y_pred)
         _check_host_values(y_true, y_pred, outputs, sample_weight, mask)
-        y_pred, y_true = as_float(y_pred), ops.convert_to_tensor(y_true)
-        shape = outputs.sample_shape(ops.shape(y_pred))
-        weight = combined_weight(shape, y_pred.dtype, sample_weight, mask)
+        if xp is np:
+            y_pred, y_true = to_floats(to_numpy(y_pred)), to_numpy(y_true)
+        else:
+            y_pred, y_true = as_float(y_pred), ops.convert_to_tensor(y_true)
+        shape = outputs.sample_shape(xp.shape(y_pred))
+        weight = combined_weight(shape, y_pred, sample_weight, mask)
         if mask is not None:
-            mask = combined_weight(shape, y_pred.dtype, mask)
-        arranged = outputs.arrange(y_true, y_pred, _static_shape(y_true), ops)
+            mask = combined_weight(shape, y_pred, mask)
+        arranged = outputs.arrange(y_true, y_pred, _static_shape(y_true), xp)
         num_labels = int(arranged.y_pred.shape[-2]) if outputs.multi_label else 1
         k = int(arranged.y_pred.shape[-1])
         y_pred = arranged.y_pred
         if len(y_pred.shape) != 2:
-            y_pred = ops.reshape(y_pred, (-1, k))
+            y_pred = xp.reshape(y_pred, (-1, k))
         labels, kept = label_rows(arranged, outputs, y_pred)
         if kept is not None:
-            kept = ops.cast(ops.reshape(kept, (*shape, num_labels)), y_pred.dtype)
+            kept = cast(xp.reshape(kept, (*shape, num_labels)), y_pred.dtype)
             if num_labels == 1:
-                kept = ops.squeeze(kept, -1)
+                kept = xp.squeeze(kept, -1)
                 weight = kept if weight is None else weight * kept
             elif mask is not None:
-                mask = ops.expand_dims(mask, -1)
+                mask = xp.expand_dims(mask, -1)
             mask = kept if mask is None else mask * kept
-        rows = _rows_of_weight(weight, kept, num_labels)
+        rows = _rows_of_weight(weight, kept, num_labels, xp)
         if rows is not None:
-            counts = ops.expand_dims(rows != 0, -1)
-            y_pred = ops.where(counts, y_pred, 0.0 if outputs.from_logits else 1 / k)
-            labels = ops.where(counts, labels, first_class(labels, arranged.sparse))
+            counts = xp.expand_dims(rows != 0, -1)
+            y_pred = xp.where(counts, y_pred, 0.0 if outputs.from_logits else 1 / k)
+            labels = xp.where(counts, labels, first_class(labels, arranged.sparse))
         logits = y_pred if outputs.from_logits else None
         if outputs.from_logits:
-            y_pred = ops.log_softmax(y_pred, axis=-1)
+            y_pred = log_softmax(y_pred)
             if may_be_infinite(y_pred):
-                y_pred = finite_log_p(y_pred, ops)
+                y_pred = finite_log_p(y_pred, xp)
         return cls(
             y_pred,
             labels,
@@ -175,6 +192,11 @@ class Batch:
     def num_classes(self) -> int:
         return int(self.y_pred.shape[-1])
 
+    @property
+    def xp(self) -> Any:
+        """`keras.ops`, or NumPy for a batch of arrays."""
+        return array_module(self.y_pred)
+
     @cached_property
     def p(self) -> Tensor:
         """Probabilities (n, k)."""
@@ -198,12 +220,12 @@ class Batch:
         if self.logits is None or not self.sparse:
             return self.as_log_p(self.y_pred_y)
         log_p_y = log_p_at(self.class_indices, self.y_pred, self.logits)
-        return self._of_classes(finite_log_p(log_p_y, ops))
+        return self._of_classes(finite_log_p(log_p_y, self.xp))
 
     @cached_property
     def one_minus_p_y(self) -> Tensor:
         """1 − p_y without cancellation, (n, 1) or (n, k)."""
-        return -ops.expm1(self.log_p_y) if self.in_logs else 1.0 - self.p_y
+        return -self.xp.expm1(self.log_p_y) if self.in_logs else 1.0 - self.p_y
 
     @cached_property
     def y_pred_y(self) -> Tensor:
@@ -212,18 +234,21 @@ class Batch:
         """
         if not self.sparse:
             return self.y_pred
-        at_label = ops.take_along_axis(self.y_pred, self.class_indices, -1)
+        at_label = self.xp.take_along_axis(self.y_pred, self.class_indices, -1)
         return self._of_classes(at_label)
 
     def _of_classes(self, values: Tensor) -> Tensor:
         """Returns values, (n, 1), with NaN, not a plausible number, for no class."""
-        return ops.where(self.labels == self.class_indices, values, math.nan)
+        return self.xp.where(self.labels == self.class_indices, values, math.nan)
 
     @property
     def class_indices(self) -> Tensor:
         """Labels that are class indices, (n, 1), those outside 0 … k − 1 as 0."""
+        labels = self.labels
+        if self.xp is np and labels.min() >= 0 and labels.max() < self.num_classes:
+            return labels
         valid = (self.labels >= 0) & (self.labels < self.num_classes)
-        return ops.where(valid, self.labels, 0)
+        return self.xp.where(valid, self.labels, 0)
 
     @cached_property
     def distributions(self) -> Tensor:
@@ -231,8 +256,8 @@ class Batch:
         if not self.sparse:
             return self.labels
         index = self.class_indices
-        y = ops.one_hot(index[:, 0], self.num_classes, dtype=self.y_pred.dtype)
-        return ops.where(self.labels == index, y, math.nan)
+        y = cast(index == self.xp.arange(self.num_classes), self.y_pred.dtype)
+        return self.xp.where(self.labels == index, y, math.nan)
 
     @cached_property
     def valid(self) -> Tensor:
@@ -244,14 +269,16 @@ class Batch:
         """
         if self.in_logs:
             # One NaN in a row of logits makes all log-probabilities of the row NaN.
-            valid = ops.logical_not(ops.isnan(self.y_pred[:, 0]))
+            valid = self.xp.logical_not(self.xp.isnan(self.y_pred[:, 0]))
         else:
-            valid = _sums_to_one(self.y_pred)
+            valid = _near_one(
+                absolute_totals(self.y_pred) if self._rows is None else self._rows.total
+            )
         if self.sparse:
             labels = self.labels[:, 0]
             valid = valid & (labels >= 0) & (labels < self.num_classes)
         else:
-            valid = valid & _sums_to_one(self.labels)
+            valid = valid & _near_one(absolute_totals(self.labels))
         if self.sample_weight is not None:
             valid = valid & (self.sample_weight >= 0) & (self.sample_weight < math.inf)
         return valid
@@ -261,13 +288,15 @@ class Batch:
 
         NaN is a factor, so that gradients become NaN as well.
         """
-        valid = ops.cast(self.valid, values.dtype)
+        if self.xp is np and self.valid.all():
+            return values
+        valid = cast(self.valid, values.dtype)
         # 1/1 or 0/0: fewer operations than `where`, which torch runs one by one.
         return values * (valid / valid)
 
     def as_p(self, values: Tensor) -> Tensor:
         """Returns the probabilities of values on the scale of `y_pred`."""
-        return ops.exp(values) if self.in_logs else values
+        return self.xp.exp(values) if self.in_logs else values
 
     def as_log_p(self, values: Tensor) -> Tensor:
         """Returns the log-probabilities of values on the scale of `y_pred`."""
@@ -276,16 +305,18 @@ class Batch:
     def scores(self, csf: Any) -> Tensor:
         """Confidence scores (n,)."""
         if csf.needs != "probabilities":
-            return csf(self._needed(csf))
+            return csf.scores(self._needed(csf), self.xp)
         return csf.from_log_probabilities(self.y_pred) if self.in_logs else csf(self.p)
 
     def log_odds(self, csf: Any) -> Tensor:
         """The log-odds of confidence scores (n,), or the scores if not bounded."""
         if csf.needs != "probabilities":
-            return csf.log_odds(self._needed(csf))
+            return csf.log_odds(self._needed(csf), self.xp)
         if self.in_logs:
-            return csf.log_odds_from_log_probabilities(self.y_pred)
-        return csf.log_odds(self.y_pred)
+            return csf.log_odds_from_log_probabilities(self.y_pred, self.xp)
+        if csf.built_in and csf.__name__ == "msp" and self._rows is not None:
+            return csf.log_odds(self._rows.largest[:, None], self.xp)
+        return csf.log_odds(self.y_pred, self.xp)
 
     def _needed(self, csf: Any) -> Tensor:
         """Returns the predictions that a score needs."""
@@ -293,7 +324,7 @@ class Batch:
             csf.refuse_missing("probabilities")
         csf.check_classes(self.num_classes)
         # A row that has no probabilities has no score.
-        return self.logits + 0.0 * ops.max(self.logits, axis=-1, keepdims=True)
+        return self.logits + 0.0 * self.xp.max(self.logits, axis=-1, keepdims=True)
 
     def predicted(self) -> Tensor:
         """Returns the predicted class, (n, 1): the first of the most probable ones, or
@@ -302,70 +333,72 @@ class Batch:
         if self.threshold == 0.5:
             return argmax(self.y_pred)
         threshold = math.log(self.threshold) if self.in_logs else self.threshold
-        return ops.cast(self.y_pred[:, 1:] > threshold, "int32")
+        return cast(self.y_pred[:, 1:] > threshold, "int32")
 
     def top_label(self) -> tuple[Tensor, Tensor]:
         """Returns the predicted class's probability and its label mass, both (n,)."""
-        if self.sparse and self.threshold == 0.5:
-            largest, correct = first_largest(self.y_pred, self.class_indices)
-            correct = ops.cast(correct, largest.dtype)
-        else:
-            place = self.predicted()
-            largest = ops.take_along_axis(self.y_pred, place, axis=-1)
-            correct = ops.take_along_axis(self.distributions, place, axis=-1)
+        rows = self._rows
+        if rows is not None:
+            return self.as_p(rows.largest), cast(rows.found, rows.largest.dtype)
+        place = self.predicted()
+        largest = self.xp.take_along_axis(self.y_pred, place, axis=-1)
+        correct = self.xp.take_along_axis(self.distributions, place, axis=-1)
         return self.as_p(largest[:, 0]), correct[:, 0]
+
+    @cached_property
+    def _rows(self) -> Rows | None:
+        """The largest prediction of each row, if labels are classes, or None."""
+        if not (self.row_wise and self.sparse and self.threshold == 0.5):
+            return None
+        return summarized(self.y_pred, self.class_indices[:, 0], not self.in_logs)
 
     def expectation(self, values: Tensor) -> Tensor:
         """Returns Σ_c y_c v_c, (n,), for values of shape (n, 1), (n, k) or (n,)."""
         if len(values.shape) == 1:
             return values
         if values.shape[-1] == 1:
-            return ops.squeeze(values, -1)
-        return ops.sum(self.labels * values, axis=-1)
+            return self.xp.squeeze(values, -1)
+        return self.xp.sum(self.labels * values, axis=-1)
 
     def by_label(self, values: Tensor) -> Tensor:
         """Returns values of the rows, (n,), as (labels, samples)."""
         if self.num_labels == 1:
-            return ops.expand_dims(values, 0)
-        return ops.transpose(ops.reshape(values, (-1, self.num_labels)))
+            return self.xp.expand_dims(values, 0)
+        return self.xp.transpose(self.xp.reshape(values, (-1, self.num_labels)))
 
     def from_labels(self, values: Tensor) -> Tensor:
         """Returns values (labels, samples) as values of the rows, (n,)."""
-        return ops.reshape(ops.transpose(values), (-1,))
+        return self.xp.reshape(self.xp.transpose(values), (-1,))
 
     def to_samples(self, values: Tensor) -> Tensor:
         """Returns values of the rows, (n,), in the samples' shape. Multi-label data are
         averaged over labels, and labels that `ignore_class` leaves out count as 0.
         """
         if self.num_labels == 1:
-            return ops.reshape(values, self.shape)
-        values = ops.reshape(values, (*self.shape, self.num_labels))
+            return self.xp.reshape(values, self.shape)
+        values = self.xp.reshape(values, (*self.shape, self.num_labels))
         mask = self.mask
         if mask is not None and len(mask.shape) == len(values.shape):
             values = values * mask
-        return ops.mean(values, axis=-1)
+        return self.xp.mean(values, axis=-1)
 
 
 def _rows_of_weight(
-    weight: Tensor | None, kept: Tensor | None, num_labels: int
+    weight: Tensor | None, kept: Tensor | None, num_labels: int, xp: Any
 ) -> Tensor | None:
     """Returns the weight of each row, (n,), or None."""
     if num_labels > 1:
         if weight is not None:
-            shape = (*ops.shape(weight), num_labels)
-            weight = ops.broadcast_to(ops.expand_dims(weight, -1), shape)
+            shape = (*xp.shape(weight), num_labels)
+            weight = xp.broadcast_to(xp.expand_dims(weight, -1), shape)
         if kept is not None:
             weight = kept if weight is None else weight * kept
-    return None if weight is None else ops.reshape(weight, (-1,))
+    return None if weight is None else xp.reshape(weight, (-1,))
 
 
-def _sums_to_one(rows: Tensor) -> Tensor:
+def _near_one(total: Tensor) -> Tensor:
     """Returns which rows may be distributions, (n,), instead of NaN or logits."""
-    # Without absolute values, (1 − p, p) and many rows of logits sum to 1 for any p.
-    if not (looks_at_values(rows) and bool(rows.detach().amin() >= 0)):
-        rows = abs(rows)
     # Two comparisons: for |total − 1|, XLA would write all of |rows| to memory.
-    total = ops.sum(rows, axis=-1)
     return (total >= 1.0 - SUM_TOLERANCE) & (total <= 1.0 + SUM_TOLERANCE)
 
 

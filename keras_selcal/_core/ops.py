@@ -15,11 +15,20 @@ Tensor: TypeAlias = Any
 # Smallest number whose logarithm and reciprocal are finite in float32.
 TINY = 1e-37
 
-# Entries of an array on which the number of operations costs more than their size.
-_SMALL = 2**14
+# Up to this many columns XLA unrolls a reduction of rows.
+_UNROLLED = 16
 
-# Up to this many columns NumPy finds maxima faster in columns than in rows.
-FEW_COLUMNS = 24
+
+def array_module(x: Any) -> Any:
+    """Returns NumPy for arrays of NumPy, and `keras.ops` for tensors."""
+    return np if isinstance(x, np.ndarray | np.generic) else ops
+
+
+def cast(x: Any, dtype: Any) -> Any:
+    """Returns an array or a tensor in another dtype."""
+    if isinstance(x, np.ndarray | np.generic):
+        return x.astype(dtype, copy=False)
+    return ops.cast(x, dtype)
 
 
 def as_float(x: Any) -> Tensor:
@@ -44,7 +53,13 @@ def is_host(x: Any) -> bool:
 
 
 def segment_sum(values: Tensor, ids: Tensor, num_segments: Any) -> Tensor:
-    """Returns the sums of the rows of `values` (n, ...) that share an id, by id."""
+    """Returns the sums of the rows of `values` (n, ...) that share an id, by id.
+
+    Those of a NumPy array of shape (n, 2) are in float64.
+    """
+    if isinstance(values, np.ndarray):
+        columns = [np.bincount(ids, column, num_segments) for column in values.T]
+        return np.stack(columns, axis=-1)
     if keras.backend.backend() != "torch":
         return ops.segment_sum(values, ids, num_segments=num_segments)
     # Keras repeats the ids by a tensor's value, which torch.compile cannot trace.
@@ -73,8 +88,8 @@ def cumsum(x: Tensor) -> Tensor:
     JAX's own is a tree of operations, which takes long to compile and to run on a CPU.
     Here they are products with a triangle of ones, of blocks and of their totals.
     """
-    if keras.backend.backend() != "jax":
-        return ops.cumsum(x, axis=-1)
+    if isinstance(x, np.ndarray) or keras.backend.backend() != "jax":
+        return array_module(x).cumsum(x, axis=-1)
     size, length = int(x.shape[-1]), 2**7
     if size <= length:
         return _jax_products()(x, np.triu(np.ones((size, size))).astype(x.dtype))
@@ -198,12 +213,16 @@ def may_loop(x: Tensor) -> bool:
     """Returns whether a loop may end by values: torch.compile cannot trace such a loop,
     and for eager PyTorch a device would have to wait.
     """
-    return keras.backend.backend() != "torch" or looks_at_values(x)
+    if isinstance(x, np.ndarray) or keras.backend.backend() != "torch":
+        return True
+    return looks_at_values(x)
 
 
 def may_be_infinite(x: Tensor) -> bool:
     """Returns whether a tensor may hold −∞: False if it is known that it does not."""
     # NaN compares as if it were infinite.
+    if isinstance(x, np.ndarray):
+        return not x.min(initial=0.0) > -math.inf
     return not (looks_at_values(x) and bool(x.detach().amin() > -math.inf))
 
 
@@ -214,6 +233,8 @@ def argmax(x: Tensor) -> Tensor:
     logarithms are. XLA compares one value after the other in an argmax, but not in this
     minimum of c + 2¹²² (max x − x_c).
     """
+    if isinstance(x, np.ndarray):
+        return x.argmax(axis=-1)[:, None].astype("int32")
     backend, k = keras.backend.backend(), int(x.shape[-1])
     if backend == "tensorflow":
         import tensorflow as tf
@@ -227,58 +248,38 @@ def argmax(x: Tensor) -> Tensor:
     return ops.cast(ops.argmax(x, axis=-1, keepdims=True), "int32")
 
 
-def first_largest(x: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the largest value of each row, and whether it is at `index`, (n, 1), for
-    the first time in the row; both (n, 1) and without a gradient.
+def reduced_rows(x: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Returns the largest value of each row, its first place and Σ |x|, each (n,), by
+    one pass; None where the backend has no fast one. Only Σ |x| shows NaN.
+
+    XLA makes one loop of such a reduction of three arrays, and unrolls that of few
+    columns. For more columns a pass for each, over vectors, takes less time.
     """
-    if not worth_numpy(x):
-        top = argmax(x)
-        # XLA reads long rows once more for another use of the maximum.
-        if keras.backend.backend() == "jax" and x.shape[-1] > FEW_COLUMNS:
-            return ops.take_along_axis(x, top, axis=-1), top == index
-        return ops.amax(x, axis=-1, keepdims=True), top == index
-    import torch
+    if keras.backend.backend() != "jax" or x.shape[-1] > _UNROLLED:
+        return None
+    import jax
+    from jax import numpy as jnp
 
-    rows, place = x.detach().numpy(), index[:, 0].numpy()
-    each = np.arange(len(rows))
-    largest, once = (None, False)
-    if rows.shape[-1] <= FEW_COLUMNS:
-        largest, once = largest_in_columns(rows)
-    if once:
-        found = rows[each, place] == largest
-    else:
-        top = rows.argmax(axis=-1)
-        largest, found = rows[each, top], top == place
-    return torch.from_numpy(largest)[:, None], torch.from_numpy(found)[:, None]
+    def larger(one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> Any:
+        (x, place, total), (y, other_place, other_total) = one, other
+        ahead = (y > x) | ((y == x) & (other_place < place))
+        return (
+            jnp.where(ahead, y, x),
+            jnp.where(ahead, other_place, place),
+            total + other_total,
+        )
 
-
-def worth_numpy(x: Tensor) -> bool:
-    """Returns whether NumPy, which shares the memory of PyTorch's tensors on a CPU, is
-    the faster way to look at values: PyTorch compares and searches rows slowly.
-    """
-    return looks_at_values(x) and x.numel() >= _SMALL
-
-
-def largest_in_columns(x: Any) -> tuple[Any, bool]:
-    """Returns the largest value of each row of a NumPy array, (n,), and whether it is
-    unique in every row without NaN; fast for up to `FEW_COLUMNS` columns.
-    """
-    n, k = x.shape
-    largest, found = np.empty(n, x.dtype), 0
-    # The columns of a block stay in the cache.
-    step = 2**15 // k
-    for start in range(0, n, step):
-        rows = slice(start, start + step)
-        columns = np.ascontiguousarray(x[rows].T)
-        columns.max(axis=0, out=largest[rows])
-        found += int(np.count_nonzero(columns == largest[rows]))
-    return largest, found == n
+    x = jax.lax.stop_gradient(x)
+    place = jax.lax.broadcasted_iota("int32", x.shape, 1)
+    zero = jnp.zeros((), x.dtype)
+    least = (zero - math.inf, jnp.int32(x.shape[-1]), zero)
+    return jax.lax.reduce((x, place, abs(x)), least, larger, (1,))
 
 
 def log_p_at(index: Tensor, log_p: Tensor, logits: Tensor) -> Tensor:
     """Returns ln p, the log-softmax of logits, at the index of each row, (n, 1)."""
-    if keras.backend.backend() != "jax":
-        return ops.take_along_axis(log_p, index, -1)
+    if isinstance(log_p, np.ndarray) or keras.backend.backend() != "jax":
+        return array_module(log_p).take_along_axis(log_p, index, -1)
     # XLA then needs no array of ln p, nor a scatter into one in the backward pass.
     largest = ops.stop_gradient(ops.amax(logits, axis=-1, keepdims=True))
     total = ops.sum(ops.exp(logits - largest), axis=-1, keepdims=True)
@@ -289,7 +290,16 @@ def log_p_at(index: Tensor, log_p: Tensor, logits: Tensor) -> Tensor:
 
 def safe_log(x: Tensor) -> Tensor:
     """Returns ln x for x > 0 and a finite number, without gradient, at 0."""
-    return ops.log(ops.maximum(x, TINY))
+    xp = array_module(x)
+    return xp.log(xp.maximum(x, TINY))
+
+
+def log_softmax(x: Any) -> Any:
+    """Returns ln softmax over the last axis."""
+    if not isinstance(x, np.ndarray):
+        return ops.log_softmax(x, axis=-1)
+    x = x - x.max(axis=-1, keepdims=True)
+    return x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
 
 
 def safe_power(x: Tensor, exponent: Any) -> Tensor:

@@ -22,7 +22,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.ops import Tensor
+from keras_selcal._core.ops import Tensor, array_module, cast
 from keras_selcal._core.validation import check_count, check_number, refuse
 
 # The value of ln p for a masked class (a logit of −∞): finite, and p = 0.
@@ -259,14 +259,15 @@ def label_rows(
     arranged: Arranged, outputs: Outputs, y_pred: Tensor
 ) -> tuple[Tensor, Tensor | None]:
     """Returns the rows' labels, and which rows `ignore_class` keeps (n,), or None."""
+    xp = array_module(y_pred)
     y_true, k, ignored = arranged.y_true, int(y_pred.shape[-1]), outputs.ignore_class
     if arranged.sparse:
-        flat = y_true if len(y_true.shape) == 1 else ops.reshape(y_true, (-1,))
+        flat = y_true if len(y_true.shape) == 1 else xp.reshape(y_true, (-1,))
         kept = None if ignored is None else flat != ignored
-        return ops.expand_dims(_indices(flat), -1), kept
+        return xp.expand_dims(_indices(flat), -1), kept
     if arranged.sparse is None:
         return _labels_at_run_time(y_true, y_pred, ignored)
-    labels = ops.cast(ops.reshape(y_true, (-1, k)), y_pred.dtype)
+    labels = cast(xp.reshape(y_true, (-1, k)), y_pred.dtype)
     # The last of the two columns of a sigmoid's labels is the label itself.
     return labels, None if ignored is None else labels[:, 1] != ignored
 
@@ -274,9 +275,10 @@ def label_rows(
 def _indices(labels: Tensor) -> Tensor:
     """Returns class indices as int32, with −1 for a fraction or NaN."""
     if "float" not in keras.backend.standardize_dtype(labels.dtype):
-        return ops.cast(labels, "int32")
-    whole = ops.equal(labels, ops.floor(labels))
-    return ops.cast(ops.where(whole, labels, -1.0), "int32")
+        return cast(labels, "int32")
+    xp = array_module(labels)
+    whole = xp.equal(labels, xp.floor(labels))
+    return cast(xp.where(whole, labels, -1.0), "int32")
 
 
 def _labels_at_run_time(
@@ -311,9 +313,9 @@ def _labels_at_run_time(
 def first_class(labels: Tensor, sparse: bool | None) -> Any:
     """Returns the label of class 0."""
     if sparse:
-        return ops.zeros_like(labels)
+        return array_module(labels).zeros_like(labels)
     k = int(labels.shape[-1])
-    return ops.cast(np.arange(k) == 0, labels.dtype)
+    return cast(array_module(labels).arange(k) == 0, labels.dtype)
 
 
 def finite_log_p(log_p: Any, xp: Any) -> Any:

@@ -10,10 +10,8 @@ import numpy as np
 from keras import ops
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 
-from keras_selcal._core.ops import Tensor, looks_at_values
-
-# Numbers on which a call of PyTorch takes longer than the work.
-_FEW = 2**14
+from keras_selcal._core.ops import Tensor, is_host, looks_at_values, segment_sum
+from keras_selcal._core.samples import to_numpy
 
 # Rows of which each is compared with all others in less time than a copy of all cells.
 _FEW_ROWS = 2**10
@@ -30,25 +28,55 @@ def add_exactly(old: Tensor, lost: Tensor, values: Tensor) -> tuple[Tensor, Tens
     return first, lost - (first - new)
 
 
-def add_to_sums(sums: Any, values: Tensor) -> None:
-    """Adds values to a variable of exact sums, which holds pairs of floats."""
-    if keras.backend.backend() == "torch" and not in_stateless_scope():
-        import torch
+def computes_on_host(x: Any) -> bool:
+    """Returns whether NumPy may compute what concerns a tensor or array: for eager
+    PyTorch on a CPU, which shares its memory, and takes longer for each operation.
+    """
+    if keras.backend.backend() != "torch" or in_stateless_scope():
+        return False
+    from keras.src.backend.torch.core import get_device
 
-        # Keras's `stack` and `assign` take longer than the sum of a small array.
-        with torch.no_grad():
-            old = sums.value
-            values = values.to(old)
-            if old.numel() < _FEW and looks_at_values(old):
-                # So do PyTorch's operations; NumPy shares the memory.
-                host = old.numpy()
-                with np.errstate(invalid="ignore"):
-                    host[:] = add_exactly(host[0], host[1], values.numpy())
-                return
-            torch.stack(add_exactly(old[0], old[1], values), out=old)
+    return get_device() == "cpu" and (is_host(x) or looks_at_values(x))
+
+
+def host_value(sums: Any) -> Any:
+    """Returns the memory of a variable as a NumPy array, to read and to write, or None
+    if NumPy may not compute with it.
+    """
+    if keras.backend.backend() != "torch" or not computes_on_host(sums.value):
+        return None
+    return sums.value.detach().numpy()
+
+
+def read(sums: Any) -> Any:
+    """Returns the pairs of a variable of exact sums, as a NumPy array if NumPy may
+    compute with them.
+    """
+    host = host_value(sums)
+    # Read once: TensorFlow copies a variable that single cells are added to.
+    return ops.convert_to_tensor(sums) if host is None else host
+
+
+def add_to_sums(sums: Any, values: Any) -> None:
+    """Adds values to a variable of exact sums, which holds pairs of floats."""
+    host = host_value(sums)
+    if host is not None:
+        _add_on_host(host, slice(None), to_numpy(values))
         return
     values = ops.cast(values, sums.dtype)
     sums.assign(ops.stack(add_exactly(sums[0], sums[1], values)))
+
+
+def _add_on_host(pairs: Any, at: Any, values: Any) -> None:
+    """Adds values to exact sums, (2, ...), some of them for an index of the others."""
+    first, second = pairs[0, at], pairs[1, at]
+    if pairs.dtype == np.float64:
+        pairs[0, at], pairs[1, at] = add_exactly(first, second, values)
+        return
+    # 53 bits of a float64 hold the 48 of two float32.
+    total = first.astype("float64") + second + values
+    first = total.astype("float32")
+    pairs[0, at], pairs[1, at] = first, total - first
 
 
 def add_to_cells(sums: Any, index: Tensor, rows: Tensor) -> bool:
@@ -68,11 +96,13 @@ def add_to_cells(sums: Any, index: Tensor, rows: Tensor) -> bool:
     if backend == "torch":
         import torch
 
+        host = host_value(sums)
+        if host is not None:
+            _add_rows_on_host(host.reshape(2, -1, 2), to_numpy(index), to_numpy(rows))
+            return True
+        index, rows = ops.convert_to_tensor(index), ops.convert_to_tensor(rows)
         with torch.no_grad():
             index, cells = index.long(), sums.value.view(2, -1, 2)
-            if len(index) < _FEW and looks_at_values(cells):
-                _numpy_cells(cells.numpy(), index.numpy(), rows.numpy())
-                return True
             old = cells[:, index]
             cells[1].index_fill_(0, index, 0.0).index_add_(0, index, rows)
             new = add_exactly(old[0], old[1], cells[1, index])
@@ -116,15 +146,10 @@ def add_to_cells(sums: Any, index: Tensor, rows: Tensor) -> bool:
     return False
 
 
-def _numpy_cells(cells: Any, index: Any, rows: Any) -> None:
-    """Adds rows (n, 2) to the exact sums in cells (2, m, 2) of PyTorch, whose
-    operations take longer than NumPy's on few numbers.
-    """
-    old, lost = cells[0, index], cells[1, index]
-    cells[1, index] = 0.0
-    np.add.at(cells[1], index, rows)
-    with np.errstate(invalid="ignore"):
-        cells[0, index], cells[1, index] = add_exactly(old, lost, cells[1, index])
+def _add_rows_on_host(cells: Any, index: Any, rows: Any) -> None:
+    """Adds rows (n, 2) to the exact sums in cells (2, m, 2)."""
+    index, place = np.unique(index, return_inverse=True)
+    _add_on_host(cells, index, segment_sum(rows, place, len(index)))
 
 
 @functools.cache

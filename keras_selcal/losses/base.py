@@ -143,11 +143,12 @@ def crossentropy(batch: Batch) -> Tensor:
 
 def brier(batch: Batch) -> Tensor:
     """‖p − y‖², (n,)."""
+    xp = batch.xp
     if batch.sparse:
-        others = ops.arange(batch.num_classes) != batch.labels
-        rest = ops.sum(ops.square(ops.where(others, batch.p, 0.0)), axis=-1)
-        return rest + ops.square(batch.one_minus_p_y[:, 0])
-    return ops.sum(ops.square(batch.p - batch.labels), axis=-1)
+        others = xp.arange(batch.num_classes) != batch.labels
+        rest = xp.sum(xp.square(xp.where(others, batch.p, 0.0)), axis=-1)
+        return rest + xp.square(batch.one_minus_p_y[:, 0])
+    return xp.sum(xp.square(batch.p - batch.labels), axis=-1)
 
 
 BASE_LOSSES = {"crossentropy": crossentropy, "brier": brier}

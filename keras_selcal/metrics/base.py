@@ -1,29 +1,33 @@
 """The base classes of the metrics: rows that count, exact sums, merging."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_selcal import csf as csfs
 from keras_selcal._core.batch import Batch
-from keras_selcal._core.ops import (
-    TINY,
-    Tensor,
-    looks_at_values,
-    segment_sum,
-)
+from keras_selcal._core.ops import TINY, Tensor, array_module, cast, segment_sum
 from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.ranking import Ranking
-from keras_selcal._core.sums import add_to_cells, add_to_sums
+from keras_selcal._core.sums import (
+    add_to_cells,
+    add_to_sums,
+    computes_on_host,
+    host_value,
+    read,
+)
 from keras_selcal._core.validation import check_count, refuse
 from keras_selcal.csf.score import squash
 
 # Rows, and entries of predictions, that are looked at at a time: temporary arrays stay
-# small. Rows that are added up at a time: sums in float32 stay accurate.
+# small, and those of NumPy in the cache. Rows that are added up at a time: sums in
+# float32 stay accurate.
 _MOST_ROWS = 2**20
+_MOST_ROWS_ON_HOST = 2**16
 _MOST_ENTRIES = 2**22
 _MOST_SUMMANDS = 2**18
 
@@ -161,9 +165,10 @@ class ClassificationMetric(keras.metrics.Metric):
     @staticmethod
     def total(sums: Any) -> Tensor:
         """Returns the values of an array of sums."""
-        # Read once: TensorFlow copies a variable that single cells are added to.
-        value = ops.convert_to_tensor(sums)
-        return value[0] + value[1]
+        pairs = read(sums)
+        if isinstance(pairs, np.ndarray):
+            pairs = pairs.astype("float64")
+        return pairs[0] + pairs[1]
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Adds samples to the state.
@@ -176,13 +181,21 @@ class ClassificationMetric(keras.metrics.Metric):
             sample_weight: of a shape that broadcasts to the samples', not negative.
                 Weight 2 equals two copies, weight 0 none.
         """
-        batch = Batch.of(y_true, y_pred, self.outputs, sample_weight)
-        logits = batch.logits
-        batch = replace(
-            batch,
-            y_pred=ops.stop_gradient(batch.y_pred),
-            logits=None if logits is None else ops.stop_gradient(logits),
-        )
+        if not computes_on_host(y_pred):
+            batch = Batch.of(y_true, y_pred, self.outputs, sample_weight)
+            logits = batch.logits
+            batch = replace(
+                batch,
+                y_pred=ops.stop_gradient(batch.y_pred),
+                logits=None if logits is None else ops.stop_gradient(logits),
+            )
+            return self._update_batch(batch)
+        # NumPy's warnings are of rows that make the result NaN.
+        with np.errstate(all="ignore"):
+            batch = Batch.of(y_true, y_pred, self.outputs, sample_weight, xp=np)
+            return self._update_batch(batch)
+
+    def _update_batch(self, batch: Batch) -> None:
         groups = batch.num_labels if self.outputs.multi_label else batch.num_classes
         if self.groups is None:
             self._build(groups)
@@ -192,12 +205,13 @@ class ClassificationMetric(keras.metrics.Metric):
             )
         if batch.y_pred.shape[0] == 0:
             return
-        # A slice of rows is a view for eager PyTorch, and a copy for XLA.
-        whole = self.row_wise and not looks_at_values(batch.y_pred)
+        # A slice of rows is a view for NumPy, and a copy for XLA.
+        whole = self.row_wise and batch.xp is ops
         most = 4 * _MOST_ENTRIES if self.row_wise else _MOST_ENTRIES
+        batch = replace(batch, row_wise=self.row_wise)
         for part in parts(batch, None if whole else most):
             w = part.sample_weight
-            w = ops.ones_like(part.y_pred[:, 0]) if w is None else w
+            w = batch.xp.ones_like(part.y_pred[:, 0]) if w is None else w
             # A row that cannot be right has the weight NaN, and so has the result.
             self.update(part, part.checked(w))
 
@@ -206,25 +220,26 @@ class ClassificationMetric(keras.metrics.Metric):
         0 … size − 1 and label.
         """
         groups, size = int(self.groups or 1), int(sums.shape[2])
+        xp = array_module(rows)
         if groups > 1:
-            index = ops.reshape(index, (-1, groups))
-            index = ops.reshape(index + ops.arange(groups, dtype="int32") * size, (-1,))
+            index = xp.reshape(index, (-1, groups))
+            index = xp.reshape(index + xp.arange(groups, dtype="int32") * size, (-1,))
         n, num_cells = rows.shape[0], groups * size
         few = num_cells > _FEW_CELLS and (n is None or 4 * n < num_cells)
-        if few and add_to_cells(sums, index, ops.cast(rows, sums.dtype)):
+        if few and add_to_cells(sums, index, cast(rows, sums.dtype)):
             return
         step = n if n is None or n <= _MOST_SUMMANDS else _MOST_SUMMANDS
         for start in range(0, n or 1, step or 1):
             part = slice(start, None if n is None else start + step)
             values = segment_sum(rows[part], index[part], num_cells)
-            self.accumulate(sums, ops.reshape(values, (groups, size, 2)))
+            self.accumulate(sums, xp.reshape(values, (groups, size, 2)))
 
     def group_counts(self, w: Tensor) -> Tensor:
         """Returns the number of rows of weight above 0 of each label, (groups,)."""
-        present = ops.cast(w > 0, w.dtype)
+        present, xp = cast(w > 0, w.dtype), array_module(w)
         if self.groups == 1:
-            return ops.sum(present, keepdims=True)
-        return ops.sum(ops.reshape(present, (-1, int(self.groups or 1))), axis=0)
+            return xp.sum(present, keepdims=True)
+        return xp.sum(xp.reshape(present, (-1, int(self.groups or 1))), axis=0)
 
     def result_per_group(self) -> Tensor:
         """Returns the value of each label or class, (groups,)."""
@@ -232,20 +247,32 @@ class ClassificationMetric(keras.metrics.Metric):
             raise ValueError(
                 "The values of classes need `num_classes`, or an update before them."
             )
-        return self.compute()[0]
+        return self._of_state(lambda: self.compute()[0])
 
     def result(self) -> Tensor:
         if self.groups is None:
             return ops.zeros((), dtype=self.state_dtype)
+        return self._of_state(self._mean)
+
+    def _of_state(self, function: Callable[[], Any]) -> Tensor:
+        """Returns what a function computes from the state, as a tensor."""
+        if host_value(self.variables[0]) is None:
+            return function()
+        with np.errstate(all="ignore"):
+            return ops.convert_to_tensor(function(), dtype=self.state_dtype)
+
+    def _mean(self) -> Tensor:
+        """Returns the mean of the values of the groups."""
         values, mass = self.compute()
+        xp = array_module(values)
         if self.groups == 1:
             return values[0]
         if not self.outputs.multi_label or self.outputs.ignore_class is None:
-            return ops.mean(values)
+            return xp.mean(values)
         # A label of which every sample is ignored has no value.
-        occurs = ops.cast(mass != 0, values.dtype)
-        values = ops.where(mass != 0, values, 0.0)
-        return ops.sum(values) / ops.maximum(ops.sum(occurs), 1.0)
+        occurs = cast(mass != 0, values.dtype)
+        values = xp.where(mass != 0, values, 0.0)
+        return xp.sum(values) / xp.maximum(xp.sum(occurs), 1.0)
 
     def stateless_update_state(
         self, metric_variables: Any, *args: Any, **kwargs: Any
@@ -287,7 +314,7 @@ class ClassificationMetric(keras.metrics.Metric):
 def parts(batch: Batch, most_entries: int | None) -> Iterator[Batch]:
     """Yields a batch in parts of bounded size, or whole where its size is unknown."""
     n, w, labels = batch.y_pred.shape[0], batch.sample_weight, batch.num_labels
-    most = _MOST_ROWS
+    most = _MOST_ROWS_ON_HOST if batch.xp is np else _MOST_ROWS
     if most_entries is not None:
         most = min(most, most_entries // batch.num_classes)
     most = max(1, most // labels) * labels
@@ -310,17 +337,19 @@ def to_cells(log_odds: Tensor, num_cells: int) -> Tensor:
 
     All of ℝ has a cell, and both ends of [0, 1] are resolved. NaN goes to cell 0.
     """
-    position = (squash(log_odds) + 1.0) * (num_cells / 2)
-    position = ops.where(ops.equal(position, position), position, 0.0)
-    return ops.clip(ops.cast(position, "int32"), 0, num_cells - 1)
+    xp = array_module(log_odds)
+    position = (squash(log_odds, xp) + 1.0) * (num_cells / 2)
+    position = xp.where(xp.equal(position, position), position, 0.0)
+    return xp.clip(cast(position, "int32"), 0, num_cells - 1)
 
 
 def rescaled(sums: Tensor, present: Tensor) -> Tensor:
     """Returns sums (groups, size, 2), the first of which is Σ w, by the rule of counts:
     weights that add up to less than the number of samples are scaled up to it.
     """
-    mass = ops.sum(sums[..., 0], axis=-1)
-    factor = ops.maximum(1.0, present / ops.maximum(mass, TINY))
+    xp = array_module(sums)
+    mass = xp.sum(sums[..., 0], axis=-1)
+    factor = xp.maximum(1.0, present / xp.maximum(mass, TINY))
     return sums * factor[:, None, None]
 
 
@@ -362,14 +391,14 @@ class RankingMetric(ClassificationMetric):
     def update(self, batch: Batch, w: Tensor) -> None:
         loss = 1.0 - batch.top_label()[1]
         cells = to_cells(batch.log_odds(self.csf), self.size)
-        rows = ops.stack([w, w * loss], axis=-1)
+        rows = batch.xp.stack([w, w * loss], axis=-1)
         self.accumulate_rows(self._histogram, rows, cells)
         self.accumulate(self._present, self.group_counts(w))
 
     def ranking(self) -> Ranking:
         """Returns the cells as groups of equal rank, (groups, cells)."""
         histogram = rescaled(self.total(self._histogram), self.total(self._present))
-        return Ranking(histogram[..., 0], histogram[..., 1], ops)
+        return Ranking(histogram[..., 0], histogram[..., 1], array_module(histogram))
 
     def of_ranking(self, ranking: Ranking) -> Tensor:
         """Returns the metric of each ranking, (groups,)."""

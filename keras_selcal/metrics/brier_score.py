@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from keras import ops
-
 from keras_selcal._core.batch import Batch
-from keras_selcal._core.ops import TINY, Tensor
+from keras_selcal._core.ops import TINY, Tensor, array_module
 from keras_selcal._core.saving import serializable
 from keras_selcal.losses.base import brier
 from keras_selcal.metrics.base import ClassificationMetric
@@ -48,11 +46,12 @@ class BrierScore(ClassificationMetric):
         self._sums = self.add_sums("sums", (groups, 2))
 
     def update(self, batch: Batch, w: Tensor) -> None:
-        rows = ops.stack([w, w * brier(batch)], axis=-1)
-        sums = ops.sum(ops.reshape(rows, (-1, int(self.groups or 1), 2)), axis=0)
+        xp = batch.xp
+        rows = xp.stack([w, w * brier(batch)], axis=-1)
+        sums = xp.sum(xp.reshape(rows, (-1, int(self.groups or 1), 2)), axis=0)
         self.accumulate(self._sums, sums)
 
     def compute(self) -> tuple[Tensor, Tensor]:
         sums = self.total(self._sums)
         mass, score = sums[:, 0], sums[:, 1]
-        return score / ops.maximum(mass, TINY), mass
+        return score / array_module(mass).maximum(mass, TINY), mass

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 from keras import ops
 from keras.backend import backend, standardize_dtype
 
@@ -18,8 +19,9 @@ from keras_selcal._core.binning import (
     uniform_edges,
 )
 from keras_selcal._core.histogram import Histogram
-from keras_selcal._core.ops import Tensor, safe_log, worth_numpy
+from keras_selcal._core.ops import Tensor, array_module, cast, safe_log
 from keras_selcal._core.saving import serializable
+from keras_selcal._core.sums import read
 from keras_selcal._core.validation import check_choice, check_count, refuse
 from keras_selcal.metrics.base import (
     MOST_CELLS,
@@ -31,7 +33,7 @@ from keras_selcal.metrics.base import (
 def positive(batch: Batch) -> Tensor:
     """Returns the probability of class 1 of two, (n,)."""
     # The sum of one column is contiguous, as torch's searchsorted wants it.
-    return ops.sum(batch.p[:, 1:], axis=-1)
+    return batch.xp.sum(batch.p[:, 1:], axis=-1)
 
 
 class _BinnedError(ClassificationMetric):
@@ -73,10 +75,10 @@ class _BinnedError(ClassificationMetric):
     def bins(self, p: Tensor) -> Tensor:
         """Returns the index of each p, (m,), among bins (a, b], the first closed."""
         last = self.num_bins - 1
+        if isinstance(p, np.ndarray):
+            return uniform_bins(p, self.num_bins)
         edges = uniform_edges(self.num_bins, standardize_dtype(p.dtype))
         edges = ops.convert_to_tensor(edges)
-        if worth_numpy(p):
-            return ops.convert_to_tensor(uniform_bins(p.numpy(), self.num_bins))
         if backend() == "torch":
             # One operation; NaN goes to the last bin, and its weight is NaN.
             index = ops.searchsorted(edges[1:-1], p, side="left")
@@ -96,15 +98,15 @@ class _BinnedError(ClassificationMetric):
     def compute(self) -> tuple[Tensor, Tensor]:
         present = self.total(self._present)
         if self.binning == "adaptive":
-            histogram = Histogram(self._sums, present)
-            cuts = run_cuts(histogram.n[:, None], self.num_bins, ops)
+            histogram = Histogram(read(self._sums), present)
+            cuts = run_cuts(histogram.n[:, None], self.num_bins, histogram.xp)
             # A cell across a cut is split between its two runs.
             upto = histogram.upto(cuts)
             gap, mass = (at[:, 1:] - at[:, :-1] for at in (upto, cuts))
         else:
             sums = self.total(self._sums)
             gap, mass = sums[..., 1], sums[..., 0]
-        return calibration_norm(gap, mass, self.norm, ops), present
+        return calibration_norm(gap, mass, self.norm, array_module(gap)), present
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -210,7 +212,7 @@ class ExpectedCalibrationError(_BinnedError):
             index = to_cells(self._log_odds(batch), self.size)
         else:
             index = self.bins(p)
-        rows = ops.stack([w, w * (p - outcome)], axis=-1)
+        rows = batch.xp.stack([w, w * (p - outcome)], axis=-1)
         self.accumulate_rows(self._sums, rows, index)
         self.accumulate(self._present, self.group_counts(w))
 
@@ -227,7 +229,8 @@ class ExpectedCalibrationError(_BinnedError):
         log_odds = batch.log_p[:, 1] - batch.log_p[:, 0]
         if self.kind == "positive":
             return log_odds
-        return ops.where(batch.predicted()[:, 0] == 1, log_odds, -log_odds)
+        predicted = batch.predicted()[:, 0]
+        return batch.xp.where(predicted == 1, log_odds, -log_odds)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "kind": self.kind, "pooled": self.pooled}
@@ -299,21 +302,22 @@ class ClasswiseCalibrationError(_BinnedError):
         return 2**12
 
     def update(self, batch: Batch, w: Tensor) -> None:
+        xp = batch.xp
         if self.outputs.multi_label:
             columns, present = slice(1, 2), self.group_counts(w)
             p = positive(batch)[:, None]
         else:
-            columns, present = slice(None), ops.sum(ops.cast(w > 0, w.dtype))
+            columns, present = slice(None), xp.sum(cast(w > 0, w.dtype))
             p = batch.p
         gap = p - batch.distributions[:, columns]
         if self.binning == "adaptive":
             index = to_cells(self._log_odds(batch)[:, columns], self.size)
         else:
-            index = ops.reshape(self.bins(ops.reshape(p, (-1,))), ops.shape(p))
-        weights = ops.broadcast_to(w[:, None], ops.shape(p))
-        rows = ops.reshape(ops.stack([weights, weights * gap], axis=-1), (-1, 2))
+            index = xp.reshape(self.bins(xp.reshape(p, (-1,))), xp.shape(p))
+        weights = xp.broadcast_to(w[:, None], xp.shape(p))
+        rows = xp.reshape(xp.stack([weights, weights * gap], axis=-1), (-1, 2))
         # One entry for each sample and class or label, sample after sample.
-        self.accumulate_rows(self._sums, rows, ops.reshape(index, (-1,)))
+        self.accumulate_rows(self._sums, rows, xp.reshape(index, (-1,)))
         self.accumulate(self._present, present)
 
     def _log_odds(self, batch: Batch) -> Tensor:
@@ -321,10 +325,11 @@ class ClasswiseCalibrationError(_BinnedError):
         if not batch.in_logs:
             return safe_log(batch.p) - safe_log(1.0 - batch.p)
         log_p = batch.log_p
-        log_odds = log_p - safe_log(-ops.expm1(log_p))
+        xp = batch.xp
+        log_odds = log_p - safe_log(-xp.expm1(log_p))
         # Only the largest p can be so close to 1 that its ln p loses digits.
-        largest = log_p == ops.amax(log_p, axis=-1, keepdims=True)
-        return ops.where(largest, batch.log_odds(csfs.msp)[:, None], log_odds)
+        largest = log_p == xp.amax(log_p, axis=-1, keepdims=True)
+        return xp.where(largest, batch.log_odds(csfs.msp)[:, None], log_odds)
 
     def result_per_class(self) -> Tensor:
         """Returns each class's calibration error, (k,)."""

@@ -2,13 +2,12 @@
 
 from typing import Any
 
-from keras import ops
-
 from keras_selcal._core.batch import Batch
 from keras_selcal._core.histogram import Histogram
-from keras_selcal._core.ops import TINY, Tensor, may_loop
+from keras_selcal._core.ops import TINY, Tensor, cast, may_loop
 from keras_selcal._core.ranking import Ranking
 from keras_selcal._core.saving import serializable
+from keras_selcal._core.sums import read
 from keras_selcal._core.validation import check_number
 from keras_selcal.metrics.base import RankingMetric, rescaled
 
@@ -104,17 +103,18 @@ class ExcessAURC(RankingMetric):
         super().update(batch, w)
         loss = 1.0 - batch.top_label()[1]
         # From the largest loss to the smallest: the best ranking.
-        place = (1.0 - ops.where(ops.equal(loss, loss), loss, 1.0)) * (_LOSS_CELLS - 1)
-        cells = ops.clip(ops.cast(ops.round(place), "int32"), 0, _LOSS_CELLS - 1)
-        rows = ops.stack([w, w * loss], axis=-1)
+        xp = batch.xp
+        place = (1.0 - xp.where(xp.equal(loss, loss), loss, 1.0)) * (_LOSS_CELLS - 1)
+        cells = xp.clip(cast(xp.round(place), "int32"), 0, _LOSS_CELLS - 1)
+        rows = xp.stack([w, w * loss], axis=-1)
         self.accumulate_rows(self._losses, rows, cells)
 
     def of_ranking(self, ranking: Ranking) -> Tensor:
         losses = rescaled(self.total(self._losses), self.total(self._present))
-        best = Ranking(losses[..., 0], losses[..., 1], ops).aurc()
+        best = Ranking(losses[..., 0], losses[..., 1], ranking.xp).aurc()
         excess = ranking.aurc() - best
         # A difference of equal sums may round to just below 0; NaN stays.
-        return ops.where(excess < 0.0, 0.0, excess)
+        return ranking.xp.where(excess < 0.0, 0.0, excess)
 
 
 @serializable
@@ -242,10 +242,10 @@ class RiskAtCoverage(RankingMetric):
 
     def compute(self) -> tuple[Tensor, Tensor]:
         present = self.total(self._present)
-        histogram = Histogram(self._histogram, present, descending=True)
+        histogram = Histogram(read(self._histogram), present, descending=True)
         wanted = self.coverage * histogram.n
         loss = histogram.upto(wanted[:, None])[:, 0]
-        return loss / ops.maximum(wanted, TINY), present
+        return loss / histogram.xp.maximum(wanted, TINY), present
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "coverage": self.coverage}
@@ -296,7 +296,7 @@ class CoverageAtRisk(RankingMetric):
         present = self.total(self._present)
         if not may_loop(present):
             return super().compute()
-        histogram = Histogram(self._histogram, present, descending=True)
+        histogram = Histogram(read(self._histogram), present, descending=True)
         return histogram.coverage_at(self.risk), present
 
     def get_config(self) -> dict[str, Any]:

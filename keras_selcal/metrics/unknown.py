@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_selcal._core.batch import Batch
-from keras_selcal._core.ops import Tensor
+from keras_selcal._core.ops import Tensor, array_module
 from keras_selcal._core.outputs import broadcast_weight
 from keras_selcal._core.ranking import Ranking
 from keras_selcal._core.saving import serializable
@@ -89,7 +89,8 @@ class UnknownMetric(RankingMetric):
             return super().update(batch, w)
         # Every answer to an unknown input is an error.
         cells = to_cells(batch.log_odds(self.csf), self.size)
-        self.accumulate_rows(self._unknown, ops.stack([w, w], axis=-1), cells)
+        rows = batch.xp.stack([w, w], axis=-1)
+        self.accumulate_rows(self._unknown, rows, cells)
         self.accumulate(self._present_unknown, self.group_counts(w))
 
     def of_kinds(self, known: Tensor, unknown: Tensor) -> Tensor:
@@ -105,7 +106,8 @@ class UnknownMetric(RankingMetric):
 
 def _by_kind(known: Tensor, unknown: Tensor) -> Ranking:
     """Returns the ranking whose loss is the mass of the unknown inputs."""
-    return Ranking(known[..., 0] + unknown[..., 0], unknown[..., 0], ops)
+    mass = known[..., 0] + unknown[..., 0]
+    return Ranking(mass, unknown[..., 0], array_module(mass))
 
 
 @serializable
@@ -213,15 +215,16 @@ class _Mixture(UnknownMetric):
         self.share = check_share(share)
 
     def mixture(self, known: Tensor, unknown: Tensor) -> Ranking:
+        xp = array_module(known)
         n, m = (
-            ops.sum(part[..., :1], axis=-2, keepdims=True) for part in (known, unknown)
+            xp.sum(part[..., :1], axis=-2, keepdims=True) for part in (known, unknown)
         )
-        weight = unknown_weight(self.share, n, ops.where(m > 0, m, 1.0))
+        weight = unknown_weight(self.share, n, xp.where(m > 0, m, 1.0))
         if self.share is not None:
             # A share of inputs of which none was seen is not defined.
-            weight = ops.where((n > 0) & (m > 0), weight, float("nan"))
+            weight = xp.where((n > 0) & (m > 0), weight, float("nan"))
         sums = known + weight * unknown
-        return Ranking(sums[..., 0], sums[..., 1], ops)
+        return Ranking(sums[..., 0], sums[..., 1], xp)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "share": self.share}
