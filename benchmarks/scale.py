@@ -132,12 +132,11 @@ def of_loss(make, n, k, repetitions):
     if keras.backend.backend() == "jax":
         logits = keras.ops.convert_to_tensor(logits)
     run = step(make(k), y.astype("int32"), logits, False)
-    # The first pass compiles; where it is long, that does not matter.
-    seconds, peak = measured(run)
-    if seconds < 10:
-        passes = [measured(run) for _ in range(repetitions)]
-        # A pass that frees the result of the one before seems to need less.
-        seconds, peak = min(each[0] for each in passes), max(each[1] for each in passes)
+    # The first pass compiles. Where it is long, one more has to do.
+    first, _ = measured(run)
+    passes = [measured(run) for _ in range(repetitions if first < 10 else 1)]
+    # A pass that frees the result of the one before seems to need less.
+    seconds, peak = min(each[0] for each in passes), max(each[1] for each in passes)
     return seconds / (n * k), peak / logits.nbytes
 
 

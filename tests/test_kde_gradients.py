@@ -117,6 +117,20 @@ def test_kde_in_blocks(kind, monkeypatch):
         assert most_held(total(block_size=7), logits) < N * N
 
 
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="only JAX")
+def test_kde_gradient_sums_rows_only_in_products():
+    """XLA sums over the rows of a kernel matrix slowly above 16,384 columns."""
+    import jax
+
+    logits, y = data(N, K)
+    loss = KDECrossentropy(from_logits=True, block_size=7)
+    text = str(jax.make_jaxpr(jax.grad(lambda z: loss(y, z)))(logits))
+    sums = re.findall(r"reduce_sum\[axes=\(([\d, ]+)\)", text)
+    # Of (margins, rows, columns): over columns, but never over margins and rows.
+    assert "2," in sums
+    assert "0, 1" not in sums
+
+
 @pytest.mark.parametrize("kind", ["canonical", "top_label", "marginal"])
 def test_kde_from_a_subsample(kind):
     """Each sample is estimated from evenly spaced ones of those that count."""
