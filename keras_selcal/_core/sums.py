@@ -13,8 +13,8 @@ from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras_selcal._core.ops import Tensor, is_host, looks_at_values, segment_sum
 from keras_selcal._core.samples import to_numpy
 
-# Rows of which each is compared with all others in less time than a copy of all cells.
-_FEW_ROWS = 2**10
+# Rows that a loop adds in any case; see `add_in_loop`.
+_FEW_ROWS = 2**8
 
 
 def add_exactly(old: Tensor, lost: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,6 +77,30 @@ def _add_on_host(pairs: Any, at: Any, values: Any) -> None:
     total = first.astype("float64") + second + values
     first = total.astype("float32")
     pairs[0, at], pairs[1, at] = first, total - first
+
+
+def add_in_loop(sums: Any, index: Tensor, rows: Tensor, present: Any = None) -> bool:
+    """Adds rows (n, 2) to the cells at `index`, (n,), of a variable of exact sums, of
+    shape (2, groups, cells, 2), and the number of rows whose first entry is above 0 to
+    `present`, of shape (2, groups).
+
+    Returns whether that is worth it: on JAX, for so few rows that a sum over all cells
+    takes longer, or that it takes longer to compile. A loop takes 0.04 µs a row, and is
+    compiled in the time of two of the many operations that it stands for.
+    """
+    if keras.backend.backend() != "jax":
+        return False
+    import jax
+
+    most = max(_FEW_ROWS, sums.shape[1] * sums.shape[2] // 4)
+    # A GPU would run the loop step by step.
+    if index.shape[0] > most or jax.default_backend() != "cpu":
+        return False
+    variables = [sums] if present is None else [sums, present]
+    values = _jax_loop()([variable.value for variable in variables], index, rows)
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+    return True
 
 
 def add_to_cells(sums: Any, index: Tensor, rows: Tensor) -> bool:
@@ -153,37 +177,45 @@ def _add_rows_on_host(cells: Any, index: Any, rows: Any) -> None:
 
 
 @functools.cache
+def _jax_loop() -> Any:
+    import jax
+    from jax import lax
+
+    def added(state: list[Tensor], index: Tensor, rows: Tensor) -> list[Tensor]:
+        size, bits = state[0].shape[2], f"int{8 * rows.dtype.itemsize}"
+        # In one array, all columns are computed by one kernel.
+        table = lax.bitcast_convert_type(rows, bits)
+        table = lax.concatenate([table, index.astype(bits)[:, None]], 1)
+
+        def add(i: Tensor, state: list[Tensor]) -> list[Tensor]:
+            row = lax.dynamic_slice(table, (i, 0), (1, 3))
+            cell, row = row[0, 2], lax.bitcast_convert_type(row[:, :2], rows.dtype)
+            group, cell = (f(cell, cell.dtype.type(size)) for f in (lax.div, lax.rem))
+            counts = (row[0, :1] > 0).astype(rows.dtype)
+            places = (0, group, cell, 0), (0, group)
+            return list(map(add_at, state, places, (row[None], counts)))
+
+        return lax.fori_loop(0, index.shape[0], add, state)
+
+    def add_at(sums: Tensor, place: tuple[Any, ...], values: Tensor) -> Tensor:
+        old = lax.dynamic_slice(sums, place, (2, *values.shape))
+        new = add_exactly(old[0], old[1], values)
+        new = lax.concatenate([part[None] for part in new], 0)
+        return lax.dynamic_update_slice(sums, new, place)
+
+    return jax.jit(added, inline=True)
+
+
+@functools.cache
 def _jax_cells() -> Any:
     import jax
 
-    def one_by_one(value: Tensor, index: Tensor, rows: Tensor) -> Tensor:
-        n, size = index.shape[0], value.shape[2]
-        # The rows of a cell are added up first, as they are in a whole histogram.
-        first = jax.numpy.argmax(index[:, None] == index, axis=1)
-        rows = jax.ops.segment_sum(rows, first, n)
-
-        def add(i: Tensor, value: Tensor) -> Tensor:
-            place = (0, index[i] // size, index[i] % size, 0)
-            old = jax.lax.dynamic_slice(value, place, (2, 1, 1, 2))
-            new = jax.numpy.stack(add_exactly(old[0], old[1], rows[i]))
-            return jax.lax.dynamic_update_slice(value, new, place)
-
-        return jax.lax.fori_loop(0, n, add, value)
-
-    def at_once(value: Tensor, index: Tensor, rows: Tensor) -> Tensor:
+    def added(value: Tensor, index: Tensor, rows: Tensor) -> Tensor:
         cells = value.reshape(2, -1, 2)
         old = cells[:, index]
         cells = cells.at[1, index].set(0.0).at[1, index].add(rows)
         new = add_exactly(old[0], old[1], cells[1, index])
         cells = cells.at[0, index].set(new[0]).at[1, index].set(new[1])
         return cells.reshape(value.shape)
-
-    def added(value: Tensor, index: Tensor, rows: Tensor) -> Tensor:
-        if index.shape[0] > _FEW_ROWS:
-            return at_once(value, index, rows)
-        # XLA's scatter copies all cells on a CPU, where a loop takes 0.1 µs a row.
-        return jax.lax.platform_dependent(
-            value, index, rows, cpu=one_by_one, default=at_once
-        )
 
     return jax.jit(added)

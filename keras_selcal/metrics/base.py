@@ -14,6 +14,7 @@ from keras_selcal._core.ops import TINY, Tensor, array_module, cast, segment_sum
 from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.ranking import Ranking
 from keras_selcal._core.sums import (
+    add_in_loop,
     add_to_cells,
     add_to_sums,
     computes_on_host,
@@ -215,9 +216,12 @@ class ClassificationMetric(keras.metrics.Metric):
             # A row that cannot be right has the weight NaN, and so has the result.
             self.update(part, part.checked(w))
 
-    def accumulate_rows(self, sums: Any, rows: Tensor, index: Tensor) -> None:
+    def accumulate_rows(
+        self, sums: Any, rows: Tensor, index: Tensor, present: Any = None
+    ) -> None:
         """Adds rows (n, 2) to an array of sums (groups, size, 2), by index in
-        0 … size − 1 and label.
+        0 … size − 1 and label, and the number of those whose weight, the first entry,
+        is above 0 to `present` (groups,).
         """
         groups, size = int(self.groups or 1), int(sums.shape[2])
         xp = array_module(rows)
@@ -225,6 +229,10 @@ class ClassificationMetric(keras.metrics.Metric):
             index = xp.reshape(index, (-1, groups))
             index = xp.reshape(index + xp.arange(groups, dtype="int32") * size, (-1,))
         n, num_cells = rows.shape[0], groups * size
+        if add_in_loop(sums, index, cast(rows, sums.dtype), present):
+            return
+        if present is not None:
+            self.accumulate(present, self.group_counts(rows[:, 0]))
         few = num_cells > _FEW_CELLS and (n is None or 4 * n < num_cells)
         if few and add_to_cells(sums, index, cast(rows, sums.dtype)):
             return
@@ -392,8 +400,7 @@ class RankingMetric(ClassificationMetric):
         loss = 1.0 - batch.top_label()[1]
         cells = to_cells(batch.log_odds(self.csf), self.size)
         rows = batch.xp.stack([w, w * loss], axis=-1)
-        self.accumulate_rows(self._histogram, rows, cells)
-        self.accumulate(self._present, self.group_counts(w))
+        self.accumulate_rows(self._histogram, rows, cells, self._present)
 
     def ranking(self) -> Ranking:
         """Returns the cells as groups of equal rank, (groups, cells)."""

@@ -213,8 +213,7 @@ class ExpectedCalibrationError(_BinnedError):
         else:
             index = self.bins(p)
         rows = batch.xp.stack([w, w * (p - outcome)], axis=-1)
-        self.accumulate_rows(self._sums, rows, index)
-        self.accumulate(self._present, self.group_counts(w))
+        self.accumulate_rows(self._sums, rows, index, self._present)
 
     def _event(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns the probability of an event and whether it happened, both (n,)."""

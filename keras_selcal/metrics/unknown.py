@@ -90,8 +90,7 @@ class UnknownMetric(RankingMetric):
         # Every answer to an unknown input is an error.
         cells = to_cells(batch.log_odds(self.csf), self.size)
         rows = batch.xp.stack([w, w], axis=-1)
-        self.accumulate_rows(self._unknown, rows, cells)
-        self.accumulate(self._present_unknown, self.group_counts(w))
+        self.accumulate_rows(self._unknown, rows, cells, self._present_unknown)
 
     def of_kinds(self, known: Tensor, unknown: Tensor) -> Tensor:
         """Returns the metric for mass and loss of the cells, (groups, cells, 2)."""
