@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_selcal._core.ops import TINY, Tensor, array_module, cast, cumsum
 from keras_selcal._core.ranking import at_most
+from keras_selcal._core.sums import value_upto, walks
 
 # Cells that are added up at a time: rows of 32 numbers take less time than pairs.
 _STEP = 16
@@ -39,17 +40,23 @@ class Histogram:
         missing = self.blocks * self.length - size
         if missing:
             cells = xp.pad(cells, [(0, 0), (0, 0), (0, missing), (0, 0)])
-        self._rows = xp.reshape(cells, (2 * self.groups * self.blocks, 2 * self.length))
-        sums = xp.reshape(self._rows, (2 * self.groups * self.blocks, -1, 2 * _STEP))
-        sums = xp.reshape(xp.sum(sums, axis=1), (2, self.groups, self.blocks, _STEP, 2))
-        sums = xp.sum(sums, axis=(0, 3))
-        n = xp.sum(sums[..., 0], axis=-1)
+        self._cells = cells
+        sums = xp.reshape(cells, (2 * self.groups * self.blocks, -1, 2 * _STEP))
+        sums = xp.sum(sums, axis=1)
+        sums = xp.reshape(sums, (2, self.groups, self.blocks, _STEP, 2))
+        # Mass and value of the blocks, (groups, blocks, 2), in the order of the cells.
+        self._sums = xp.sum(sums, axis=(0, 3))
+        # In this order XLA has a fast sum that needs no compilation.
+        n = xp.sum(self._sums, axis=1)[..., 0]
         self._scale = xp.maximum(1.0, present / xp.maximum(n, TINY))[:, None, None]
-        sums = xp.flip(sums, axis=1) if descending else sums
-        # Mass and value of the blocks, (groups, blocks), and the mass of all.
-        sums = sums * self._scale
-        self.mass, self.value = sums[..., 0], sums[..., 1]
+        # The mass of all.
         self.n = n * self._scale[:, 0, 0]
+
+    def _of_blocks(self) -> tuple[Tensor, Tensor]:
+        """Returns mass and value of the blocks, (groups, blocks)."""
+        sums = self._sums * self._scale
+        sums = self.xp.flip(sums, axis=1) if self.descending else sums
+        return sums[..., 0], sums[..., 1]
 
     def cells(self, block: Tensor) -> tuple[Tensor, Tensor]:
         """Returns mass and value of the cells of blocks (groups, m), both
@@ -60,7 +67,8 @@ class Histogram:
             block = self.blocks - 1 - block
         start = xp.arange(2 * self.groups, dtype="int32") * self.blocks
         place = block + xp.reshape(start, (2, self.groups, 1))
-        rows = xp.sum(xp.take(self._rows, place, axis=0), axis=0) * self._scale
+        rows = xp.reshape(self._cells, (2 * self.groups * self.blocks, -1))
+        rows = xp.sum(xp.take(rows, place, axis=0), axis=0) * self._scale
         rows = xp.reshape(rows, (self.groups, -1, self.length, 2))
         rows = xp.flip(rows, axis=2) if self.descending else rows
         return rows[..., 0], rows[..., 1]
@@ -69,28 +77,34 @@ class Histogram:
         """Returns the value of the first cells that have the mass of each cut,
         (groups, m). The cell at the cut counts in part.
         """
+        if walks(self._cells):
+            scale = self._scale[:, 0]
+            cuts = cuts / scale
+            return scale * value_upto(self._cells, self._sums, cuts, self.descending)
         xp = self.xp
-        ended = cumsum(self.mass)[:, None] < cuts[..., None]
+        block_mass, block_value = self._of_blocks()
+        ended = cumsum(block_mass)[:, None] < cuts[..., None]
         block = xp.sum(cast(ended, "int32"), axis=-1)
         mass, value = self.cells(xp.minimum(block, self.blocks - 1))
-        left = cuts - xp.sum(xp.where(ended, self.mass[:, None], 0.0), axis=-1)
+        left = cuts - xp.sum(xp.where(ended, block_mass[:, None], 0.0), axis=-1)
         share = (left[..., None] - (cumsum(mass) - mass)) / xp.where(
             mass > 0, mass, 1.0
         )
         inside = xp.sum(xp.clip(share, 0.0, 1.0) * value, axis=-1)
-        return inside + xp.sum(xp.where(ended, self.value[:, None], 0.0), axis=-1)
+        return inside + xp.sum(xp.where(ended, block_value[:, None], 0.0), axis=-1)
 
     def coverage_at(self, risk: float) -> Tensor:
         """Returns the largest share of the mass, of first cells whose mean value is at
         most r, (groups,); whole cells only. Like `Ranking.coverage_at`.
         """
         xp = self.xp
-        mass, value = cumsum(self.mass), cumsum(self.value)
+        block_mass, block_value = self._of_blocks()
+        mass, value = cumsum(block_mass), cumsum(block_value)
         n, total = mass[:, -1], value[:, -1]
-        mass_before, value_before = mass - self.mass, value - self.value
+        mass_before, value_before = mass - block_mass, value - block_value
         # At the end of a block's cell, the value is at least that before the block,
         # and the mass at most that up to its end.
-        may_hold = (self.mass > 0) & at_most(risk, value_before, mass)
+        may_hold = (block_mass > 0) & at_most(risk, value_before, mass)
         number = xp.arange(self.blocks, dtype="int32")
 
         def last(end: Tensor) -> Tensor:

@@ -90,23 +90,44 @@ def cumsum(x: Tensor) -> Tensor:
     """
     if isinstance(x, np.ndarray) or keras.backend.backend() != "jax":
         return array_module(x).cumsum(x, axis=-1)
-    size, length = int(x.shape[-1]), 2**7
-    if size <= length:
-        return _jax_products()(x, np.triu(np.ones((size, size))).astype(x.dtype))
-    lead, blocks = tuple(x.shape[:-1]), math.ceil(size / length)
-    padding = [(0, 0)] * len(lead) + [(0, blocks * length - size)]
-    inside = cumsum(ops.reshape(ops.pad(x, padding), (*lead, blocks, length)))
-    total = inside[..., -1]
-    sums = (cumsum(total) - total)[..., None] + inside
-    return ops.reshape(sums, (*lead, blocks * length))[..., :size]
+    return _jax_sums(x, np.triu, lambda x, sums: sums[..., -1])
 
 
-@functools.cache
-def _jax_products() -> Any:
+def sums_after(x: Tensor) -> Tensor:
+    """Returns the sums of the later entries of the last axis, for each of its entries.
+
+    On JAX without copies in another order, each of which takes as long to compile.
+    """
+    if isinstance(x, np.ndarray) or keras.backend.backend() != "jax":
+        xp = array_module(x)
+        upto = xp.flip(xp.cumsum(xp.flip(x, axis=-1), axis=-1), axis=-1)
+        return xp.concatenate([upto[..., 1:], xp.zeros_like(x[..., :1])], axis=-1)
+    later = functools.partial(np.tril, k=-1)
+    return _jax_sums(x, later, lambda x, sums: x[..., 0] + sums[..., 0])
+
+
+def _jax_sums(
+    x: Tensor, triangle: Callable[[Any], Any], total: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """Returns sums of the last axis by products of blocks with a triangle of ones.
+
+    `total` returns that of a block, from the block and its sums.
+    """
     import jax
 
     # Exact for counts on every device: GPUs round factors by default.
-    return functools.partial(jax.numpy.matmul, precision="highest")
+    product = functools.partial(jax.numpy.matmul, precision="highest")
+    size, length = int(x.shape[-1]), 2**7
+    if size <= length:
+        return product(x, triangle(np.ones((size, size))).astype(x.dtype))
+    lead, blocks = tuple(x.shape[:-1]), math.ceil(size / length)
+    if blocks * length > size:
+        x = ops.pad(x, [(0, 0)] * len(lead) + [(0, blocks * length - size)])
+    x = ops.reshape(x, (*lead, blocks, length))
+    inside = product(x, triangle(np.ones((length, length))).astype(x.dtype))
+    others = triangle(np.ones((blocks, blocks))) * (1 - np.eye(blocks))
+    sums = inside + product(total(x, inside), others.astype(x.dtype))[..., None]
+    return ops.reshape(sums, (*lead, blocks * length))[..., :size]
 
 
 def tie_groups(x: Tensor) -> Tensor:

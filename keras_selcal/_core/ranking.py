@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_selcal._core.harmonic import harmonic_difference
-from keras_selcal._core.ops import TINY, cumsum
+from keras_selcal._core.ops import TINY, cumsum, sums_after
 
 
 class Ranking(NamedTuple):
@@ -28,14 +28,14 @@ class Ranking(NamedTuple):
     @property
     def before(self) -> Any:
         """The mass of the less confident groups."""
-        return _cumsum(self.mass, self.xp) - self.mass
+        return cumsum(self.mass) - self.mass
 
     def accepted(self) -> tuple[Any, Any]:
         """Returns the mass and the loss of each group and all more confident ones, from
         the most confident group to the least.
         """
         both = self.xp.flip(self.xp.stack([self.mass, self.loss]), axis=-1)
-        sums = _cumsum(both, self.xp)
+        sums = cumsum(both)
         return sums[0], sums[1]
 
     def ends(self) -> tuple[Any, Any, Any]:
@@ -62,15 +62,13 @@ class Ranking(NamedTuple):
         # The k-th of a group's m samples, of mean loss ℓ, is at the risk
         # (L + k ℓ)/(M + k), L and M the loss and the mass of the more confident groups.
         # The sum over k is m ℓ + (L − M ℓ)(H_{M+m} − H_M).
-        both = xp.flip(xp.stack([self.mass, self.loss]), axis=-1)
-        above = xp.concatenate(
-            [xp.zeros_like(both[..., :1]), _cumsum(both, xp)[..., :-1]], axis=-1
-        )
-        mass, loss = both[0], both[1]
+        mass, loss = self.mass, self.loss
+        above = sums_after(xp.stack([mass, loss]))
+        n = above[0][..., 0] + mass[..., 0]
         spread = harmonic_difference(above[0], mass, xp)
         kept = 1.0 - above[0] * spread / xp.where(mass > 0, mass, 1.0)
         risks = xp.where(mass > 0, loss * kept + above[1] * spread, 0.0)
-        return xp.sum(risks, axis=-1) / xp.maximum(self.n, TINY)
+        return xp.sum(risks, axis=-1) / xp.maximum(n, TINY)
 
     def _mean_risk(self, counts: Any, size: int) -> Any:
         """Returns the mean of the risks at coverages 1/n … 1, for NumPy counts."""
@@ -112,7 +110,7 @@ class Ranking(NamedTuple):
         xp = self.xp
         right = self.mass - self.loss
         all_right, all_wrong = xp.sum(right, axis=-1), xp.sum(self.loss, axis=-1)
-        wrong_below = _cumsum(self.loss, xp) - self.loss / 2
+        wrong_below = cumsum(self.loss) - self.loss / 2
         both = (all_right > 0) & (all_wrong > 0)
         share = wrong_below / xp.where(both, all_wrong, 1.0)[..., None]
         area = xp.sum(right * share, axis=-1) / xp.where(both, all_right, 1.0)
@@ -178,10 +176,6 @@ def at_most(risk: float, loss: Any, mass: Any) -> Any:
     # A hair of slack: r·mass may round to just below a loss that equals it.
     slack = 1e-12 if "64" in str(mass.dtype) else 1e-6
     return loss <= risk * mass * (1 + slack)
-
-
-def _cumsum(values: Any, xp: Any) -> Any:
-    return np.cumsum(values, axis=-1) if xp is np else cumsum(values)
 
 
 def best_ranking(losses: Any, counts: Any) -> tuple[Any, Any]:

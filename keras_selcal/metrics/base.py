@@ -356,7 +356,8 @@ def rescaled(sums: Tensor, present: Tensor) -> Tensor:
     weights that add up to less than the number of samples are scaled up to it.
     """
     xp = array_module(sums)
-    mass = xp.sum(sums[..., 0], axis=-1)
+    # In this order XLA has a fast sum that needs no compilation.
+    mass = xp.sum(sums, axis=-2)[..., 0]
     factor = xp.maximum(1.0, present / xp.maximum(mass, TINY))
     return sums * factor[:, None, None]
 
