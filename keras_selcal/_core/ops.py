@@ -54,17 +54,26 @@ def segment_sum(values: Tensor, ids: Tensor, num_segments: Any) -> Tensor:
     return zeros.scatter_add(0, ids, values)
 
 
-def row_offset(num_rows: int, num_cells: int) -> Tensor:
+def cast(x: Any, dtype: Any, xp: Any) -> Any:
+    """Returns a tensor, or a NumPy array, in another dtype."""
+    return x.astype(dtype) if xp is np else ops.cast(x, dtype)
+
+
+def row_offset(num_rows: int, num_cells: int, xp: Any = ops) -> Any:
     """Returns what is added to indices of cells, (rows, n), to tell rows apart."""
-    return ops.expand_dims(ops.arange(num_rows, dtype="int32"), -1) * num_cells
+    return xp.expand_dims(xp.arange(num_rows, dtype="int32"), -1) * num_cells
 
 
-def sum_by_cell(values: Tensor, cell: Tensor, num_cells: Any) -> Tensor:
+def sum_by_cell(values: Any, cell: Any, num_cells: Any, xp: Any = ops) -> Any:
     """Returns the sum of the values in each cell, by row: (rows, n) → (rows, cells)."""
     num_rows = values.shape[0]
-    cell = ops.reshape(cell + row_offset(num_rows, num_cells), (-1,))
-    sums = segment_sum(ops.reshape(values, (-1,)), cell, num_rows * num_cells)
-    return ops.reshape(sums, (num_rows, num_cells))
+    cell = xp.reshape(cell + row_offset(num_rows, num_cells, xp), (-1,))
+    values, num_sums = xp.reshape(values, (-1,)), num_rows * num_cells
+    if xp is np:
+        sums = np.bincount(cell, values, num_sums).astype(values.dtype)
+    else:
+        sums = segment_sum(values, cell, num_sums)
+    return xp.reshape(sums, (num_rows, num_cells))
 
 
 def cumsum(x: Tensor) -> Tensor:
@@ -94,11 +103,11 @@ def _jax_products() -> Any:
     return functools.partial(jax.numpy.matmul, precision="highest")
 
 
-def tie_groups(x: Tensor) -> Tensor:
+def tie_groups(x: Any, xp: Any = ops) -> Any:
     """Returns numbers below n of the groups of equal values of each row, (rows, n), as
     int32: the larger the value, the larger the number.
     """
-    if keras.backend.backend() == "jax":
+    if keras.backend.backend() == "jax" and xp is ops:
         import jax
         from jax import numpy as jnp
 
@@ -107,13 +116,13 @@ def tie_groups(x: Tensor) -> Tensor:
         bits = jax.lax.bitcast_convert_type(x, f"int{8 * x.dtype.itemsize}")
         bits = jnp.where(bits < 0, jnp.iinfo(bits.dtype).min - bits, bits)
         return jax.vmap(jnp.searchsorted)(jnp.sort(bits), bits)
-    order = ops.argsort(x, axis=-1)
-    ranked = ops.take_along_axis(x, order, axis=-1)
-    previous = ops.concatenate([ranked[:, :1], ranked[:, :-1]], axis=-1)
-    group = ops.cumsum(ops.cast(ranked != previous, "int32"), axis=-1)
+    order = xp.argsort(x, axis=-1)
+    ranked = xp.take_along_axis(x, order, axis=-1)
+    previous = xp.concatenate([ranked[:, :1], ranked[:, :-1]], axis=-1)
+    group = xp.cumsum(cast(ranked != previous, "int32", xp), axis=-1)
     # `order` is a permutation: summing into its places undoes the sort.
-    place, length = ops.cast(order, "int32"), ops.shape(x)[1]
-    return sum_by_cell(ops.cast(group, "int32"), place, length)
+    place, length = cast(order, "int32", xp), xp.shape(x)[1]
+    return sum_by_cell(cast(group, "int32", xp), place, length, xp)
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
@@ -191,7 +200,42 @@ def looks_at_values(x: Tensor) -> bool:
         return False
     import torch
 
-    return not torch.compiler.is_compiling()
+    if torch.compiler.is_compiling():
+        return False
+    try:
+        x.data_ptr()
+    except RuntimeError:  # inside `torch.func`, whose tensors stand for others
+        return False
+    return True
+
+
+def by_numpy(function: Callable[..., Any], *arguments: Any, **options: Any) -> Tensor:
+    """Returns `function(*arguments, **options, xp=xp)` as a tensor.
+
+    `xp` is `keras.ops`. It is NumPy for eager PyTorch on a CPU if no gradient is asked
+    for: arrays share the memory of the tensors among the arguments, and operations on
+    thousands of values take a fraction of the time.
+
+    Args:
+        function: a function of `xp` that returns a tensor or an array.
+        *arguments: tensors, the first one at least, and other values.
+        **options: other values.
+    """
+    tensors = [x for x in (*arguments, *options.values()) if ops.is_tensor(x)]
+    if not all(looks_at_values(x) and not x.requires_grad for x in tensors):
+        return function(*arguments, **options, xp=ops)
+    import torch
+
+    def shared(x: Any) -> Any:
+        if not ops.is_tensor(x):
+            return x
+        return x.numpy() if x.ndim else x.item()
+
+    arrays = [shared(x) for x in arguments]
+    options = {name: shared(x) for name, x in options.items()}
+    # Tensors do not warn of NaN or ∞ either.
+    with np.errstate(all="ignore"):
+        return torch.from_numpy(function(*arrays, **options, xp=np))
 
 
 def may_loop(x: Tensor) -> bool:
