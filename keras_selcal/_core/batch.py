@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_selcal._core.ops import (
     Tensor,
+    are_indices,
     argmax,
     as_float,
     first_largest,
@@ -17,7 +18,6 @@ from keras_selcal._core.ops import (
     log_p_at,
     looks_at_values,
     mask_of,
-    may_be_infinite,
     safe_log,
 )
 from keras_selcal._core.outputs import (
@@ -26,6 +26,7 @@ from keras_selcal._core.outputs import (
     finite_log_p,
     first_class,
     label_rows,
+    static_shape,
 )
 from keras_selcal._core.samples import check_values
 from keras_selcal._core.validation import SUM_TOLERANCE
@@ -125,7 +126,7 @@ class Batch:
         weight = combined_weight(shape, y_pred.dtype, sample_weight, mask)
         if mask is not None:
             mask = combined_weight(shape, y_pred.dtype, mask)
-        arranged = outputs.arrange(y_true, y_pred, _static_shape(y_true), ops)
+        arranged = outputs.arrange(y_true, y_pred, static_shape(y_true), ops)
         num_labels = int(arranged.y_pred.shape[-2]) if outputs.multi_label else 1
         k = int(arranged.y_pred.shape[-1])
         y_pred = arranged.y_pred
@@ -147,9 +148,7 @@ class Batch:
             labels = ops.where(counts, labels, first_class(labels, arranged.sparse))
         logits = y_pred if outputs.from_logits else None
         if outputs.from_logits:
-            y_pred = ops.log_softmax(y_pred, axis=-1)
-            if may_be_infinite(y_pred):
-                y_pred = finite_log_p(y_pred, ops)
+            y_pred = finite_log_p(ops.log_softmax(y_pred, axis=-1), ops)
         return cls(
             y_pred,
             labels,
@@ -217,11 +216,20 @@ class Batch:
 
     def _of_classes(self, values: Tensor) -> Tensor:
         """Returns values, (n, 1), with NaN, not a plausible number, for no class."""
+        if self.are_classes:
+            return values
         return ops.where(self.labels == self.class_indices, values, math.nan)
+
+    @cached_property
+    def are_classes(self) -> bool:
+        """Whether all class indices are known to be in 0 … k − 1."""
+        return self.sparse and are_indices(self.labels, self.num_classes)
 
     @property
     def class_indices(self) -> Tensor:
         """Labels that are class indices, (n, 1), those outside 0 … k − 1 as 0."""
+        if self.are_classes:
+            return self.labels
         valid = (self.labels >= 0) & (self.labels < self.num_classes)
         return ops.where(valid, self.labels, 0)
 
@@ -247,11 +255,11 @@ class Batch:
             valid = ops.logical_not(ops.isnan(self.y_pred[:, 0]))
         else:
             valid = _sums_to_one(self.y_pred)
-        if self.sparse:
+        if not self.sparse:
+            valid = valid & _sums_to_one(self.labels)
+        elif not self.are_classes:
             labels = self.labels[:, 0]
             valid = valid & (labels >= 0) & (labels < self.num_classes)
-        else:
-            valid = valid & _sums_to_one(self.labels)
         if self.sample_weight is not None:
             valid = valid & (self.sample_weight >= 0) & (self.sample_weight < math.inf)
         return valid
@@ -331,6 +339,8 @@ class Batch:
 
     def from_labels(self, values: Tensor) -> Tensor:
         """Returns values (labels, samples) as values of the rows, (n,)."""
+        if self.num_labels == 1:
+            return values[0]
         return ops.reshape(ops.transpose(values), (-1,))
 
     def to_samples(self, values: Tensor) -> Tensor:
@@ -369,15 +379,6 @@ def _sums_to_one(rows: Tensor) -> Tensor:
     return (total >= 1.0 - SUM_TOLERANCE) & (total <= 1.0 + SUM_TOLERANCE)
 
 
-def _static_shape(x: Tensor) -> tuple[int | None, ...] | None:
-    """Returns the static shape, or None if the rank is not known."""
-    try:
-        return tuple(x.shape)
-    except ValueError:
-        # TensorFlow traces for any rank once it has seen labels of two ranks.
-        return None
-
-
 def _check_host_values(
     y_true: Any, y_pred: Any, outputs: Outputs, sample_weight: Any, mask: Any
 ) -> None:
@@ -385,7 +386,7 @@ def _check_host_values(
     if mask is not None or not is_host(sample_weight) or not is_host(y_true):
         return
     if not is_host(y_pred):
-        shape = _static_shape(y_pred)
+        shape = static_shape(y_pred)
         if shape is None or None in shape:
             return
         # Logits of 0 replace the values, which are on the device.

@@ -245,10 +245,18 @@ def may_loop(x: Tensor) -> bool:
     return keras.backend.backend() != "torch" or looks_at_values(x)
 
 
+def are_indices(x: Tensor, size: int) -> bool:
+    """Returns whether integers are known to be in 0 … size − 1."""
+    if not looks_at_values(x):
+        return False
+    least, most = x.aminmax()
+    return bool(least >= 0) and bool(most < size)
+
+
 def may_be_infinite(x: Tensor) -> bool:
     """Returns whether a tensor may hold −∞: False if it is known that it does not."""
     # NaN compares as if it were infinite.
-    return not (looks_at_values(x) and bool(x.detach().amin() > -math.inf))
+    return not (looks_at_values(x) and bool(x.detach().min() > -math.inf))
 
 
 def argmax(x: Tensor) -> Tensor:
@@ -321,7 +329,14 @@ def largest_in_columns(x: Any) -> tuple[Any, bool]:
 
 def log_p_at(index: Tensor, log_p: Tensor, logits: Tensor) -> Tensor:
     """Returns ln p, the log-softmax of logits, at the index of each row, (n, 1)."""
-    if keras.backend.backend() != "jax":
+    backend = keras.backend.backend()
+    if backend == "torch":
+        import torch
+
+        # Its backward pass writes to places where that of a gather adds to them.
+        index = index[:, 0].long()
+        return -torch.nn.functional.nll_loss(log_p, index, reduction="none")[:, None]
+    if backend != "jax":
         return ops.take_along_axis(log_p, index, -1)
     # XLA then needs no array of ln p, nor a scatter into one in the backward pass.
     largest = ops.stop_gradient(ops.amax(logits, axis=-1, keepdims=True))

@@ -22,7 +22,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.ops import Tensor
+from keras_selcal._core.ops import Tensor, may_be_infinite
 from keras_selcal._core.validation import check_count, check_number, refuse
 
 # The value of ln p for a masked class (a logit of −∞): finite, and p = 0.
@@ -247,6 +247,15 @@ def _fits(shape: Shape, target: Shape) -> bool:
     )
 
 
+def static_shape(x: Tensor) -> Shape | None:
+    """Returns the static shape, or None if the rank is not known."""
+    try:
+        return tuple(x.shape)
+    except ValueError:
+        # TensorFlow traces for any rank once it has seen labels of two ranks.
+        return None
+
+
 def two_columns(x: Any, from_logits: bool, xp: Any) -> Any:
     """Returns (1 − p, p), or (0, z) for logits, in a new last axis."""
     # Rounding may move a probability just above 1; the other one is then 0.
@@ -321,6 +330,8 @@ def finite_log_p(log_p: Any, xp: Any) -> Any:
 
     Their products with p = 0 are then 0, not NaN. NaN stays NaN.
     """
+    if xp is ops and not may_be_infinite(log_p):
+        return log_p
     return xp.where(log_p == -np.inf, LOG_OF_MASKED, log_p)
 
 
