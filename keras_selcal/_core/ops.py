@@ -80,18 +80,21 @@ def cumsum(x: Tensor) -> Tensor:
     """Returns the cumulative sums over the last axis.
 
     JAX's own is a tree of operations, which takes long to compile and to run on a CPU.
-    Here they are products with a triangle of ones, of blocks and of their totals.
+    Here they are products with a triangle of ones, of blocks that begin with the sum of
+    those before. XLA would add that sum to a block anew in each use of the result.
     """
     if keras.backend.backend() != "jax":
         return ops.cumsum(x, axis=-1)
     size, length = int(x.shape[-1]), 2**7
     if size <= length:
-        return _jax_products()(x, np.triu(np.ones((size, size))).astype(x.dtype))
+        return _jax_products()(x, np.tri(size, dtype=x.dtype).T)
     lead, blocks = tuple(x.shape[:-1]), math.ceil(size / length)
     padding = [(0, 0)] * len(lead) + [(0, blocks * length - size)]
-    inside = cumsum(ops.reshape(ops.pad(x, padding), (*lead, blocks, length)))
-    total = inside[..., -1]
-    sums = (cumsum(total) - total)[..., None] + inside
+    inside = ops.reshape(ops.pad(x, padding), (*lead, blocks, length))
+    total = ops.sum(inside, axis=-1)
+    before = ops.expand_dims(cumsum(total) - total, -1)
+    inside = ops.concatenate([before, inside], axis=-1)
+    sums = _jax_products()(inside, np.tri(length, length + 1, 1, dtype=x.dtype).T)
     return ops.reshape(sums, (*lead, blocks * length))[..., :size]
 
 
