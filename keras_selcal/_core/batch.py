@@ -285,7 +285,9 @@ class Batch:
         """Confidence scores (n,)."""
         if csf.needs != "probabilities":
             return csf(self._needed(csf))
-        return csf.from_log_probabilities(self.y_pred) if self.in_logs else csf(self.p)
+        if self.in_logs:
+            return csf.from_log_probabilities(self.y_pred, self.logits)
+        return csf(self.p)
 
     def log_odds(self, csf: Any) -> Tensor:
         """The log-odds of confidence scores (n,), or the scores if not bounded."""

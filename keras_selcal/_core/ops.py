@@ -342,11 +342,26 @@ def log_p_at(index: Tensor, log_p: Tensor, logits: Tensor) -> Tensor:
     if backend != "jax":
         return ops.take_along_axis(log_p, index, -1)
     # XLA then needs no array of ln p, nor a scatter into one in the backward pass.
-    largest = ops.stop_gradient(ops.amax(logits, axis=-1, keepdims=True))
-    total = ops.sum(ops.exp(logits - largest), axis=-1, keepdims=True)
     there = ops.arange(logits.shape[-1]) == index
     at = ops.sum(ops.where(there, logits, 0.0), axis=-1, keepdims=True)
-    return at - largest - ops.log(total)
+    largest, log_total = _normalizer(logits)
+    return at - largest - log_total
+
+
+def largest_log_p(log_p: Tensor, logits: Tensor) -> Tensor:
+    """Returns the largest ln p, the log-softmax of logits, of each row, (n,)."""
+    if keras.backend.backend() != "jax":
+        return ops.amax(log_p, axis=-1)
+    # XLA knows this maximum already, and its gradient sums over no row of ln p.
+    largest, log_total = _normalizer(logits)
+    return ops.amax(logits, axis=-1) - largest[:, 0] - log_total[:, 0]
+
+
+def _normalizer(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns M = max z, without a gradient, and ln Σ exp(z − M), both (n, 1)."""
+    largest = ops.stop_gradient(ops.amax(logits, axis=-1, keepdims=True))
+    total = ops.sum(ops.exp(logits - largest), axis=-1, keepdims=True)
+    return largest, ops.log(total)
 
 
 def safe_log(x: Tensor) -> Tensor:
