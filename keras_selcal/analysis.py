@@ -9,9 +9,10 @@ from keras import ops
 
 from keras_selcal import losses as library
 from keras_selcal._core.batch import Batch
+from keras_selcal._core.host import to_numpy
 from keras_selcal._core.ops import Tensor, gradient
 from keras_selcal._core.outputs import Outputs
-from keras_selcal._core.samples import Array, Samples, to_numpy
+from keras_selcal._core.samples import Array, Samples
 from keras_selcal._core.validation import (
     check_choice,
     check_count,

@@ -8,7 +8,7 @@ from keras import ops
 from keras_selcal import metrics
 from keras_selcal._core.binning import run_cuts, run_sums
 from keras_selcal._core.histogram import Histogram
-from keras_selcal._core.ops import array_module
+from keras_selcal._core.host import array_module
 from keras_selcal._core.ranking import Ranking
 
 GROUPS, CELLS = 3, 1000

@@ -11,6 +11,7 @@ from keras import ops
 from scipy.special import digamma, gammaln
 
 import keras_selcal
+from keras_selcal._core.host import by_numpy
 from keras_selcal._core.kernels import lgamma1p
 from keras_selcal._core.ops import (
     cumsum,
@@ -82,13 +83,41 @@ def test_only_ops_and_replicas_import_a_backend(path):
         elif isinstance(node, ast.ImportFrom):
             names = [node.module or ""]
         roots = {name.split(".")[0] for name in names}
-        if path.name not in ("replicas.py", "ops.py", "sums.py"):
+        if path.name not in ("host.py", "ops.py", "replicas.py", "sums.py"):
             assert not roots & {"tensorflow", "torch", "jax"}, path
-        if path.name not in ("ops.py", "sums.py"):
+        if path.name not in ("host.py", "ops.py", "sums.py"):
             assert not any(name.startswith("keras.src") for name in names), path
 
 
 TORCH = keras.backend.backend() == "torch"
+
+
+@pytest.mark.skipif(not TORCH, reason="other tensors do not share NumPy's memory")
+def test_numpy_takes_part_where_it_shares_the_memory(rng):
+    import torch
+
+    def of(x, weight, xp, factor=2.0):
+        assert isinstance(factor, float) or xp is ops
+        assert isinstance(x, np.ndarray) == (xp is np)
+        used.append(xp)
+        return xp.cumsum(x * weight, axis=-1) * factor
+
+    used = []
+    x, weight = torch.tensor(rng.normal(size=(2, 3, 5)), dtype=torch.float32)
+    leaf = x.clone().requires_grad_()
+    expected = 2.0 * torch.cumsum(x * weight, -1)
+    results = [
+        by_numpy(of, x, weight),
+        by_numpy(of, x, weight, factor=torch.tensor(2.0)),
+        by_numpy(of, leaf, weight),
+        by_numpy(of, x, leaf * 0 + weight),
+        by_numpy(of, leaf.detach(), weight),
+        torch.func.vmap(lambda x: by_numpy(of, x, weight[0]))(x)[:1],
+    ]
+    assert [xp is np for xp in used] == [True, True, False, False, True, False]
+    for result in results:
+        torch.testing.assert_close(result.detach(), expected[: len(result)])
+    assert [result.requires_grad for result in results[2:4]] == [True, True]
 
 
 @pytest.mark.skipif(not TORCH, reason="only PyTorch has autocast")

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_selcal import functional
-from keras_selcal._core.soft_cdf import unit_quantile
+from keras_selcal._core.harmonic import rank_weights
+from keras_selcal._core.soft_cdf import beta, unit_quantile
 
 quickly = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -63,9 +64,13 @@ def test_soft_cdf_gradient_flows_to_the_points_alone(rng, smoothing):
 
 
 def quantile(u, q, count):
-    row = ops.convert_to_tensor(u[None])
-    counts = ops.convert_to_tensor(count[None], dtype="float32")
-    return numpy(unit_quantile(row, q, counts))[0, 0]
+    count = count[None].astype("float32")
+    row, counts = ops.convert_to_tensor(u[None]), ops.convert_to_tensor(count)
+    tau = numpy(unit_quantile(row, q, counts))[0, 0]
+    by_numpy = unit_quantile(u[None], float(q), count, xp=np)
+    assert by_numpy.dtype == u.dtype
+    np.testing.assert_allclose(by_numpy[0, 0], tau, atol=3e-7)
+    return tau
 
 
 @quickly
@@ -232,6 +237,69 @@ def test_aurc_weights_carry_no_gradient(rng):
     s = rng.uniform(size=60).astype("float32")
     _, gradient = value_and_gradient(lambda s: ops.sum(functional.aurc_weights(s)), s)
     np.testing.assert_array_equal(gradient, 0.0)
+
+
+# Rows of scores, which NumPy ranks for eager PyTorch.
+SCORES = {
+    "three_rows": lambda rng: rng.beta(4, 0.3, (3, 60)),
+    "ties": lambda rng: rng.beta(4, 0.3, (1, 60)).round(1),
+    "all_tied": lambda rng: np.full((1, 60), 0.25),
+    "one_sample": lambda rng: np.full((1, 1), 0.7),
+    "ends": lambda rng: rng.integers(0, 2, (2, 60)),
+    "nan": lambda rng: np.where(rng.random((3, 60)) < 0.1, np.nan, 0.5),
+    "all_nan": lambda rng: np.full((1, 60), np.nan),
+}
+COUNTS = {
+    "none": lambda rng, shape: None,
+    "ones": lambda rng, shape: np.ones(shape),
+    "zeros": lambda rng, shape: np.zeros(shape),
+    "integers": lambda rng, shape: rng.integers(0, 4, shape),
+    "fractions": lambda rng, shape: rng.uniform(0, 2, shape),
+    "normalised": lambda rng, shape: np.full(shape, 1 / shape[-1]),
+    "bad": lambda rng, shape: np.where(rng.random(shape) < 0.5, np.nan, -1.0),
+}
+
+
+@pytest.mark.parametrize("counts", COUNTS)
+@pytest.mark.parametrize("scores", SCORES)
+def test_weights_are_the_same_by_numpy(rng, scores, counts):
+    s = SCORES[scores](rng).astype("float32")
+    weight = COUNTS[counts](rng, s.shape)
+    weight = None if weight is None else weight.astype("float32")
+    tensors = [None if x is None else ops.convert_to_tensor(x) for x in (s, weight)]
+    common = {"support": (0.0, 1.0), "num_bins": 16}
+    for weigh, options, tolerance in [
+        # α of a small fraction of a rank has few digits in float32.
+        (rank_weights, {"estimator": "harmonic"}, 2e-3),
+        (rank_weights, {"estimator": "log"}, 2e-3),
+        *((beta, common | region, 1e-4) for region in REGIONS),
+    ]:
+        expected = numpy(weigh(*tensors, **options))
+        with np.errstate(all="ignore"):
+            got = weigh(s, weight, **options, xp=np)
+        assert got.dtype == s.dtype
+        np.testing.assert_allclose(got, expected, rtol=tolerance, atol=2e-6)
+
+
+REGIONS = [
+    {"coverage": 0.75, "threshold": None, "smoothing": 0.1},
+    {"coverage": 1.0, "threshold": None, "smoothing": 0.001},
+    {"coverage": 0.3, "threshold": None, "smoothing": 0.1, "through": "cdf"},
+    {"coverage": None, "threshold": 0.4, "smoothing": 0.02},
+]
+
+
+def test_weights_in_double_precision_by_numpy(rng):
+    s = np.round(rng.uniform(size=(2, 200)), 2)
+    options = {**REGIONS[0], "support": (0.0, 1.0), "num_bins": 64}
+    for row, b, a in zip(
+        s,
+        beta(s, None, **options, xp=np),
+        rank_weights(s, None, "harmonic", xp=np),
+        strict=True,
+    ):
+        np.testing.assert_allclose(b, reference.au_weights(row), rtol=1e-6)
+        np.testing.assert_allclose(a, reference.aurc_weights(row), rtol=1e-12)
 
 
 def test_paper_smoothing():

@@ -8,42 +8,28 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_selcal._core.host import array_module, cast, is_host, to_numpy
 from keras_selcal._core.ops import (
     Tensor,
+    are_indices,
     argmax,
-    array_module,
     as_float,
-    cast,
-    is_host,
     log_p_at,
     log_softmax,
     mask_of,
-    may_be_infinite,
     safe_log,
 )
 from keras_selcal._core.outputs import (
     Outputs,
-    broadcast_weight,
+    combined_weight,
     finite_log_p,
     first_class,
     label_rows,
+    rows_of_weight,
+    static_shape,
 )
-from keras_selcal._core.rows import Rows, absolute_totals, summarized
-from keras_selcal._core.samples import check_values, to_floats, to_numpy
-from keras_selcal._core.validation import SUM_TOLERANCE
-
-
-def combined_weight(
-    shape: tuple[Any, ...], y_pred: Tensor, *factors: Any
-) -> Tensor | None:
-    """Returns the product of weights and masks in the samples' shape, or None."""
-    weight, xp = None, array_module(y_pred)
-    for factor in factors:
-        if factor is not None:
-            factor = to_numpy(factor) if xp is np else ops.convert_to_tensor(factor)
-            factor = broadcast_weight(cast(factor, y_pred.dtype), shape, xp)
-            weight = factor if weight is None else weight * factor
-    return weight
+from keras_selcal._core.rows import Rows, absolute_totals, near_one, summarized
+from keras_selcal._core.samples import check_values, to_floats
 
 
 class cached_property:  # noqa: N801
@@ -142,7 +128,7 @@ class Batch:
         weight = combined_weight(shape, y_pred, sample_weight, mask)
         if mask is not None:
             mask = combined_weight(shape, y_pred, mask)
-        arranged = outputs.arrange(y_true, y_pred, _static_shape(y_true), xp)
+        arranged = outputs.arrange(y_true, y_pred, static_shape(y_true), xp)
         num_labels = int(arranged.y_pred.shape[-2]) if outputs.multi_label else 1
         k = int(arranged.y_pred.shape[-1])
         y_pred = arranged.y_pred
@@ -157,16 +143,14 @@ class Batch:
             elif mask is not None:
                 mask = xp.expand_dims(mask, -1)
             mask = kept if mask is None else mask * kept
-        rows = _rows_of_weight(weight, kept, num_labels, xp)
+        rows = rows_of_weight(weight, kept, num_labels, xp)
         if rows is not None:
             counts = xp.expand_dims(rows != 0, -1)
             y_pred = xp.where(counts, y_pred, 0.0 if outputs.from_logits else 1 / k)
             labels = xp.where(counts, labels, first_class(labels, arranged.sparse))
         logits = y_pred if outputs.from_logits else None
         if outputs.from_logits:
-            y_pred = log_softmax(y_pred)
-            if may_be_infinite(y_pred):
-                y_pred = finite_log_p(y_pred, xp)
+            y_pred = finite_log_p(log_softmax(y_pred), xp)
         return cls(
             y_pred,
             labels,
@@ -239,14 +223,20 @@ class Batch:
 
     def _of_classes(self, values: Tensor) -> Tensor:
         """Returns values, (n, 1), with NaN, not a plausible number, for no class."""
+        if self.are_classes:
+            return values
         return self.xp.where(self.labels == self.class_indices, values, math.nan)
+
+    @cached_property
+    def are_classes(self) -> bool:
+        """Whether all class indices are known to be in 0 … k − 1."""
+        return self.sparse and are_indices(self.labels, self.num_classes)
 
     @property
     def class_indices(self) -> Tensor:
         """Labels that are class indices, (n, 1), those outside 0 … k − 1 as 0."""
-        labels = self.labels
-        if self.xp is np and labels.min() >= 0 and labels.max() < self.num_classes:
-            return labels
+        if self.are_classes:
+            return self.labels
         valid = (self.labels >= 0) & (self.labels < self.num_classes)
         return self.xp.where(valid, self.labels, 0)
 
@@ -271,14 +261,14 @@ class Batch:
             # One NaN in a row of logits makes all log-probabilities of the row NaN.
             valid = self.xp.logical_not(self.xp.isnan(self.y_pred[:, 0]))
         else:
-            valid = _near_one(
-                absolute_totals(self.y_pred) if self._rows is None else self._rows.total
-            )
-        if self.sparse:
+            rows = self._rows
+            total = absolute_totals(self.y_pred) if rows is None else rows.total
+            valid = near_one(total)
+        if not self.sparse:
+            valid = valid & near_one(absolute_totals(self.labels))
+        elif not self.are_classes:
             labels = self.labels[:, 0]
             valid = valid & (labels >= 0) & (labels < self.num_classes)
-        else:
-            valid = valid & _near_one(absolute_totals(self.labels))
         if self.sample_weight is not None:
             valid = valid & (self.sample_weight >= 0) & (self.sample_weight < math.inf)
         return valid
@@ -306,7 +296,9 @@ class Batch:
         """Confidence scores (n,)."""
         if csf.needs != "probabilities":
             return csf.scores(self._needed(csf), self.xp)
-        return csf.from_log_probabilities(self.y_pred) if self.in_logs else csf(self.p)
+        if self.in_logs:
+            return csf.from_log_probabilities(self.y_pred, self.logits)
+        return csf(self.p)
 
     def log_odds(self, csf: Any) -> Tensor:
         """The log-odds of confidence scores (n,), or the scores if not bounded."""
@@ -368,6 +360,8 @@ class Batch:
 
     def from_labels(self, values: Tensor) -> Tensor:
         """Returns values (labels, samples) as values of the rows, (n,)."""
+        if self.num_labels == 1:
+            return values[0]
         return self.xp.reshape(self.xp.transpose(values), (-1,))
 
     def to_samples(self, values: Tensor) -> Tensor:
@@ -383,34 +377,6 @@ class Batch:
         return self.xp.mean(values, axis=-1)
 
 
-def _rows_of_weight(
-    weight: Tensor | None, kept: Tensor | None, num_labels: int, xp: Any
-) -> Tensor | None:
-    """Returns the weight of each row, (n,), or None."""
-    if num_labels > 1:
-        if weight is not None:
-            shape = (*xp.shape(weight), num_labels)
-            weight = xp.broadcast_to(xp.expand_dims(weight, -1), shape)
-        if kept is not None:
-            weight = kept if weight is None else weight * kept
-    return None if weight is None else xp.reshape(weight, (-1,))
-
-
-def _near_one(total: Tensor) -> Tensor:
-    """Returns which rows may be distributions, (n,), instead of NaN or logits."""
-    # Two comparisons: for |total − 1|, XLA would write all of |rows| to memory.
-    return (total >= 1.0 - SUM_TOLERANCE) & (total <= 1.0 + SUM_TOLERANCE)
-
-
-def _static_shape(x: Tensor) -> tuple[int | None, ...] | None:
-    """Returns the static shape, or None if the rank is not known."""
-    try:
-        return tuple(x.shape)
-    except ValueError:
-        # TensorFlow traces for any rank once it has seen labels of two ranks.
-        return None
-
-
 def _check_host_values(
     y_true: Any, y_pred: Any, outputs: Outputs, sample_weight: Any, mask: Any
 ) -> None:
@@ -418,7 +384,7 @@ def _check_host_values(
     if mask is not None or not is_host(sample_weight) or not is_host(y_true):
         return
     if not is_host(y_pred):
-        shape = _static_shape(y_pred)
+        shape = static_shape(y_pred)
         if shape is None or None in shape:
             return
         # Logits of 0 replace the values, which are on the device.

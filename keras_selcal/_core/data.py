@@ -8,8 +8,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_selcal._core.host import to_numpy
 from keras_selcal._core.ops import mask_of
-from keras_selcal._core.samples import Array, to_numpy
+from keras_selcal._core.samples import Array
 from keras_selcal._core.validation import check_count, check_unmasked, refuse
 
 # The default of `keras.Model.predict`.

@@ -2,9 +2,10 @@
 
 from typing import Any
 
+import numpy as np
 from keras import ops
 
-from keras_selcal._core.ops import Tensor, cumsum, sum_by_cell, tie_groups
+from keras_selcal._core.ops import cumsum, sum_by_cell, tie_groups
 from keras_selcal._core.soft_cdf import count_weights
 
 # The recurrences below climb this many integers, where the asymptotic series hold.
@@ -42,44 +43,50 @@ def mean_harmonic(n: Any, before: Any, upto: Any, xp: Any = ops) -> Any:
     width = xp.where(upto > before, upto - before, 1.0)
     # At least 0: above 2²⁴, sums in float32 are rounded.
     left = xp.maximum(n - upto, 0.0)
+    single = harmonic_difference(left, n - left, xp)
+    if xp is np and (width == 1.0).all():
+        return single
     spread = harmonic_difference(left, n - before - left, xp)
     mean = harmonic_difference(n - before, before, xp) + 1.0 - left / width * spread
-    return xp.where(width == 1.0, harmonic_difference(left, n - left, xp), mean)
+    return xp.where(width == 1.0, single, mean)
 
 
-def mean_log(n: Tensor, before: Tensor, upto: Tensor) -> Tensor:
+def mean_log(n: Any, before: Any, upto: Any, xp: Any = ops) -> Any:
     """Returns the mean of −ln(1 − r/(n + 1)) over the ranks r in (before, upto]."""
     # Σ ln j over n − upto < j ≤ n − before, by the difference of Stirling's series.
-    width = ops.where(upto > before, upto - before, 1.0)
-    left = ops.maximum(n - upto, 0.0)
+    width = xp.where(upto > before, upto - before, 1.0)
+    left = xp.maximum(n - upto, 0.0)
     low = left + (_SHIFT + 1)
     high = low + width
 
-    def remainder(y: Tensor) -> Tensor:
+    def remainder(y: Any) -> Any:
         return (1 / 12 - 1 / (360 * y * y)) / y
 
-    log_ratio = ops.log1p(width / low)
+    log_ratio = xp.log1p(width / low)
     extra = (high - 0.5) / width * log_ratio - 1.0
     extra = extra + (remainder(high) - remainder(low)) / width
     for j in range(1, _SHIFT + 1):
-        extra = extra - ops.log1p(width / (left + j)) / width
-    mean = ops.log((n + 1.0) / low) - extra
-    return ops.where(width == 1.0, ops.log1p(upto / (left + 1.0)), mean)
+        extra = extra - xp.log1p(width / (left + j)) / width
+    mean = xp.log((n + 1.0) / low) - extra
+    return xp.where(width == 1.0, xp.log1p(upto / (left + 1.0)), mean)
 
 
 ESTIMATORS = {"harmonic": mean_harmonic, "log": mean_log}
 
 
-def rank_weights(scores: Tensor, estimator: str, sample_weight: Any | None) -> Tensor:
+def rank_weights(
+    scores: Any, sample_weight: Any | None, estimator: str, xp: Any = ops
+) -> Any:
     """Returns the weights α of `functional.aurc_weights`; each row of the scores,
     (rows, n), is ranked separately.
+
+    The scores carry no gradient. `xp` is `keras.ops`, or NumPy for NumPy arrays.
     """
-    scores = ops.stop_gradient(scores)
     # NaN, which is unequal to itself, would be a group of its own each time.
-    scores = ops.where(ops.isnan(scores), -1e38, scores)
-    count = count_weights(scores, sample_weight)
-    group = tie_groups(scores)
-    size = sum_by_cell(count, group, ops.shape(scores)[1])
-    upto = cumsum(size)
-    alpha = ESTIMATORS[estimator](upto[:, -1:], upto - size, upto)
-    return ops.take_along_axis(alpha, group, axis=-1)
+    scores = xp.where(xp.isnan(scores), -1e38, scores)
+    count = count_weights(scores, sample_weight, xp=xp)
+    group = tie_groups(scores, xp)
+    size = sum_by_cell(count, group, xp.shape(scores)[1], xp)
+    upto = np.cumsum(size, axis=-1) if xp is np else cumsum(size)
+    alpha = ESTIMATORS[estimator](upto[:, -1:], upto - size, upto, xp)
+    return xp.take_along_axis(alpha, group, axis=-1)

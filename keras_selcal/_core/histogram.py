@@ -10,7 +10,8 @@ from typing import Any
 
 from keras import ops
 
-from keras_selcal._core.ops import TINY, Tensor, array_module, cast, cumsum
+from keras_selcal._core.host import array_module, cast
+from keras_selcal._core.ops import TINY, Tensor, cumsum
 from keras_selcal._core.ranking import at_most
 from keras_selcal._core.sums import value_upto, walks
 

@@ -10,6 +10,8 @@ import numpy as np
 from keras import ops
 from keras.src.backend import get_keras_mask
 
+from keras_selcal._core.host import array_module, cast, looks_at_values
+
 Tensor: TypeAlias = Any
 
 # Smallest number whose logarithm and reciprocal are finite in float32.
@@ -17,18 +19,6 @@ TINY = 1e-37
 
 # Up to this many columns XLA unrolls a reduction of rows.
 _UNROLLED = 16
-
-
-def array_module(x: Any) -> Any:
-    """Returns NumPy for arrays of NumPy, and `keras.ops` for tensors."""
-    return np if isinstance(x, np.ndarray | np.generic) else ops
-
-
-def cast(x: Any, dtype: Any) -> Any:
-    """Returns an array or a tensor in another dtype."""
-    if isinstance(x, np.ndarray | np.generic):
-        return x.astype(dtype, copy=False)
-    return ops.cast(x, dtype)
 
 
 def as_float(x: Any) -> Tensor:
@@ -45,19 +35,14 @@ def mask_of(x: Any) -> Any:
     return get_keras_mask(x)
 
 
-def is_host(x: Any) -> bool:
-    """Returns whether a value is a NumPy array, a list or the like, not a tensor."""
-    if isinstance(x, keras.KerasTensor | keras.Variable):
-        return False
-    return isinstance(x, np.ndarray) or not ops.is_tensor(x)
-
-
 def segment_sum(values: Tensor, ids: Tensor, num_segments: Any) -> Tensor:
     """Returns the sums of the rows of `values` (n, ...) that share an id, by id.
 
-    Those of a NumPy array of shape (n, 2) are in float64.
+    Those of a NumPy array of shape (n,) or (n, 2) are in float64.
     """
     if isinstance(values, np.ndarray):
+        if values.ndim == 1:
+            return np.bincount(ids, values, num_segments)
         columns = [np.bincount(ids, column, num_segments) for column in values.T]
         return np.stack(columns, axis=-1)
     if keras.backend.backend() != "torch":
@@ -69,28 +54,28 @@ def segment_sum(values: Tensor, ids: Tensor, num_segments: Any) -> Tensor:
     return zeros.scatter_add(0, ids, values)
 
 
-def row_offset(num_rows: int, num_cells: int) -> Tensor:
+def row_offset(num_rows: int, num_cells: int, xp: Any = ops) -> Any:
     """Returns what is added to indices of cells, (rows, n), to tell rows apart."""
-    return ops.expand_dims(ops.arange(num_rows, dtype="int32"), -1) * num_cells
+    return xp.expand_dims(xp.arange(num_rows, dtype="int32"), -1) * num_cells
 
 
-def sum_by_cell(values: Tensor, cell: Tensor, num_cells: Any) -> Tensor:
+def sum_by_cell(values: Any, cell: Any, num_cells: Any, xp: Any = ops) -> Any:
     """Returns the sum of the values in each cell, by row: (rows, n) → (rows, cells)."""
     num_rows = values.shape[0]
-    cell = ops.reshape(cell + row_offset(num_rows, num_cells), (-1,))
-    sums = segment_sum(ops.reshape(values, (-1,)), cell, num_rows * num_cells)
-    return ops.reshape(sums, (num_rows, num_cells))
+    cell = xp.reshape(cell + row_offset(num_rows, num_cells, xp), (-1,))
+    sums = segment_sum(xp.reshape(values, (-1,)), cell, num_rows * num_cells)
+    return xp.reshape(cast(sums, values.dtype), (num_rows, num_cells))
 
 
 def cumsum(x: Tensor) -> Tensor:
     """Returns the cumulative sums over the last axis.
 
     JAX's own is a tree of operations, which takes long to compile and to run on a CPU.
-    Here they are products with a triangle of ones, of blocks and of their totals.
+    Here they are products with a triangle of ones.
     """
     if isinstance(x, np.ndarray) or keras.backend.backend() != "jax":
         return array_module(x).cumsum(x, axis=-1)
-    return _jax_sums(x, np.triu, lambda x, sums: sums[..., -1])
+    return _jax_sums(x, np.triu)
 
 
 def sums_after(x: Tensor) -> Tensor:
@@ -102,16 +87,13 @@ def sums_after(x: Tensor) -> Tensor:
         xp = array_module(x)
         upto = xp.flip(xp.cumsum(xp.flip(x, axis=-1), axis=-1), axis=-1)
         return xp.concatenate([upto[..., 1:], xp.zeros_like(x[..., :1])], axis=-1)
-    later = functools.partial(np.tril, k=-1)
-    return _jax_sums(x, later, lambda x, sums: x[..., 0] + sums[..., 0])
+    return _jax_sums(x, functools.partial(np.tril, k=-1))
 
 
-def _jax_sums(
-    x: Tensor, triangle: Callable[[Any], Any], total: Callable[[Tensor, Tensor], Tensor]
-) -> Tensor:
-    """Returns sums of the last axis by products of blocks with a triangle of ones.
-
-    `total` returns that of a block, from the block and its sums.
+def _jax_sums(x: Tensor, triangle: Callable[[Any], Any]) -> Tensor:
+    """Returns sums over the last axis by products with a triangle of ones, of blocks
+    that begin with the sum of the other blocks: XLA would add that sum anew in each use
+    of the result.
     """
     import jax
 
@@ -124,17 +106,21 @@ def _jax_sums(
     if blocks * length > size:
         x = ops.pad(x, [(0, 0)] * len(lead) + [(0, blocks * length - size)])
     x = ops.reshape(x, (*lead, blocks, length))
-    inside = product(x, triangle(np.ones((length, length))).astype(x.dtype))
-    others = triangle(np.ones((blocks, blocks))) * (1 - np.eye(blocks))
-    sums = inside + product(total(x, inside), others.astype(x.dtype))[..., None]
+    between = triangle(np.ones((blocks, blocks))) * (1.0 - np.eye(blocks))
+    others = product(ops.sum(x, axis=-1), between.astype(x.dtype))
+    x = ops.concatenate([others[..., None], x], axis=-1)
+    inside = triangle(np.ones((length, length)))
+    sums = product(
+        x, np.pad(inside, [(1, 0), (0, 0)], constant_values=1).astype(x.dtype)
+    )
     return ops.reshape(sums, (*lead, blocks * length))[..., :size]
 
 
-def tie_groups(x: Tensor) -> Tensor:
+def tie_groups(x: Any, xp: Any = ops) -> Any:
     """Returns numbers below n of the groups of equal values of each row, (rows, n), as
     int32: the larger the value, the larger the number.
     """
-    if keras.backend.backend() == "jax":
+    if keras.backend.backend() == "jax" and xp is ops:
         import jax
         from jax import numpy as jnp
 
@@ -143,13 +129,13 @@ def tie_groups(x: Tensor) -> Tensor:
         bits = jax.lax.bitcast_convert_type(x, f"int{8 * x.dtype.itemsize}")
         bits = jnp.where(bits < 0, jnp.iinfo(bits.dtype).min - bits, bits)
         return jax.vmap(jnp.searchsorted)(jnp.sort(bits), bits)
-    order = ops.argsort(x, axis=-1)
-    ranked = ops.take_along_axis(x, order, axis=-1)
-    previous = ops.concatenate([ranked[:, :1], ranked[:, :-1]], axis=-1)
-    group = ops.cumsum(ops.cast(ranked != previous, "int32"), axis=-1)
+    order = xp.argsort(x, axis=-1)
+    ranked = xp.take_along_axis(x, order, axis=-1)
+    previous = xp.concatenate([ranked[:, :1], ranked[:, :-1]], axis=-1)
+    group = xp.cumsum(cast(ranked != previous, "int32"), axis=-1)
     # `order` is a permutation: summing into its places undoes the sort.
-    place, length = ops.cast(order, "int32"), ops.shape(x)[1]
-    return sum_by_cell(ops.cast(group, "int32"), place, length)
+    place, length = cast(order, "int32"), xp.shape(x)[1]
+    return sum_by_cell(cast(group, "int32"), place, length, xp)
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
@@ -219,17 +205,6 @@ def gradient(function: Callable[[Tensor], Any], x: Tensor) -> tuple[Tensor, Any]
     raise NotImplementedError(f"The {backend} backend of Keras has no gradients.")
 
 
-def looks_at_values(x: Tensor) -> bool:
-    """Returns whether looking at a tensor's values is cheap: for eager PyTorch on a
-    CPU, where no device has to wait, and where each operation makes a new tensor.
-    """
-    if keras.backend.backend() != "torch" or x.device.type != "cpu" or x.numel() == 0:
-        return False
-    import torch
-
-    return not torch.compiler.is_compiling()
-
-
 def may_loop(x: Tensor) -> bool:
     """Returns whether a loop may end by values: torch.compile cannot trace such a loop,
     and for eager PyTorch a device would have to wait.
@@ -239,12 +214,22 @@ def may_loop(x: Tensor) -> bool:
     return looks_at_values(x)
 
 
+def are_indices(x: Tensor, size: int) -> bool:
+    """Returns whether integers are known to be in 0 … size − 1."""
+    if isinstance(x, np.ndarray):
+        return x.size > 0 and bool(x.min() >= 0) and bool(x.max() < size)
+    if not looks_at_values(x):
+        return False
+    least, most = x.aminmax()
+    return bool(least >= 0) and bool(most < size)
+
+
 def may_be_infinite(x: Tensor) -> bool:
     """Returns whether a tensor may hold −∞: False if it is known that it does not."""
     # NaN compares as if it were infinite.
     if isinstance(x, np.ndarray):
         return not x.min(initial=0.0) > -math.inf
-    return not (looks_at_values(x) and bool(x.detach().amin() > -math.inf))
+    return not (looks_at_values(x) and bool(x.detach().min() > -math.inf))
 
 
 def argmax(x: Tensor) -> Tensor:
@@ -299,14 +284,38 @@ def reduced_rows(x: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
 
 def log_p_at(index: Tensor, log_p: Tensor, logits: Tensor) -> Tensor:
     """Returns ln p, the log-softmax of logits, at the index of each row, (n, 1)."""
-    if isinstance(log_p, np.ndarray) or keras.backend.backend() != "jax":
-        return array_module(log_p).take_along_axis(log_p, index, -1)
+    if isinstance(log_p, np.ndarray):
+        return np.take_along_axis(log_p, index, -1)
+    backend = keras.backend.backend()
+    if backend == "torch":
+        import torch
+
+        # Its backward pass writes to places where that of a gather adds to them.
+        index = index[:, 0].long()
+        return -torch.nn.functional.nll_loss(log_p, index, reduction="none")[:, None]
+    if backend != "jax":
+        return ops.take_along_axis(log_p, index, -1)
     # XLA then needs no array of ln p, nor a scatter into one in the backward pass.
-    largest = ops.stop_gradient(ops.amax(logits, axis=-1, keepdims=True))
-    total = ops.sum(ops.exp(logits - largest), axis=-1, keepdims=True)
     there = ops.arange(logits.shape[-1]) == index
     at = ops.sum(ops.where(there, logits, 0.0), axis=-1, keepdims=True)
-    return at - largest - ops.log(total)
+    largest, log_total = _normalizer(logits)
+    return at - largest - log_total
+
+
+def largest_log_p(log_p: Tensor, logits: Tensor) -> Tensor:
+    """Returns the largest ln p, the log-softmax of logits, of each row, (n,)."""
+    if keras.backend.backend() != "jax":
+        return ops.amax(log_p, axis=-1)
+    # XLA knows this maximum already, and its gradient sums over no row of ln p.
+    largest, log_total = _normalizer(logits)
+    return ops.amax(logits, axis=-1) - largest[:, 0] - log_total[:, 0]
+
+
+def _normalizer(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns M = max z, without a gradient, and ln Σ exp(z − M), both (n, 1)."""
+    largest = ops.stop_gradient(ops.amax(logits, axis=-1, keepdims=True))
+    total = ops.sum(ops.exp(logits - largest), axis=-1, keepdims=True)
+    return largest, ops.log(total)
 
 
 def safe_log(x: Tensor) -> Tensor:

@@ -22,7 +22,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.ops import Tensor, array_module, cast
+from keras_selcal._core.host import array_module, cast, to_numpy
+from keras_selcal._core.ops import Tensor, may_be_infinite
 from keras_selcal._core.validation import check_count, check_number, refuse
 
 # The value of ln p for a masked class (a logit of −∞): finite, and p = 0.
@@ -247,6 +248,15 @@ def _fits(shape: Shape, target: Shape) -> bool:
     )
 
 
+def static_shape(x: Tensor) -> Shape | None:
+    """Returns the static shape, or None if the rank is not known."""
+    try:
+        return tuple(x.shape)
+    except ValueError:
+        # TensorFlow traces for any rank once it has seen labels of two ranks.
+        return None
+
+
 def two_columns(x: Any, from_logits: bool, xp: Any) -> Any:
     """Returns (1 − p, p), or (0, z) for logits, in a new last axis."""
     # Rounding may move a probability just above 1; the other one is then 0.
@@ -323,6 +333,8 @@ def finite_log_p(log_p: Any, xp: Any) -> Any:
 
     Their products with p = 0 are then 0, not NaN. NaN stays NaN.
     """
+    if not may_be_infinite(log_p):
+        return log_p
     return xp.where(log_p == -np.inf, LOG_OF_MASKED, log_p)
 
 
@@ -347,3 +359,29 @@ def broadcast_weight(weight: Any, shape: tuple[Any, ...], xp: Any) -> Any:
     if len(weight.shape) > 0 and missing:
         weight = xp.reshape(weight, xp.shape(weight) + (1,) * missing)
     return xp.broadcast_to(weight, shape)
+
+
+def combined_weight(
+    shape: tuple[Any, ...], y_pred: Tensor, *factors: Any
+) -> Tensor | None:
+    """Returns the product of weights and masks in the samples' shape, or None."""
+    weight, xp = None, array_module(y_pred)
+    for factor in factors:
+        if factor is not None:
+            factor = to_numpy(factor) if xp is np else ops.convert_to_tensor(factor)
+            factor = broadcast_weight(cast(factor, y_pred.dtype), shape, xp)
+            weight = factor if weight is None else weight * factor
+    return weight
+
+
+def rows_of_weight(
+    weight: Tensor | None, kept: Tensor | None, num_labels: int, xp: Any
+) -> Tensor | None:
+    """Returns the weight of each row, (n,), or None."""
+    if num_labels > 1:
+        if weight is not None:
+            shape = (*xp.shape(weight), num_labels)
+            weight = xp.broadcast_to(xp.expand_dims(weight, -1), shape)
+        if kept is not None:
+            weight = kept if weight is None else weight * kept
+    return None if weight is None else xp.reshape(weight, (-1,))

@@ -12,6 +12,7 @@ import numpy as np
 from keras import ops
 
 from keras_selcal._core.ops import Tensor, argmax, reduced_rows
+from keras_selcal._core.validation import SUM_TOLERANCE
 
 # Entries of a NumPy array that stay in the cache while several passes look at them.
 _IN_CACHE = 2**18
@@ -73,6 +74,12 @@ def absolute_totals(x: Tensor) -> Tensor:
             lambda: ops.sum(ops.abs(x), axis=-1),
         )
     return ops.sum(ops.abs(x), axis=-1)
+
+
+def near_one(total: Tensor) -> Tensor:
+    """Returns which rows may be distributions, (n,), instead of NaN or logits."""
+    # Two comparisons: for |total − 1|, XLA would write all of |rows| to memory.
+    return (total >= 1.0 - SUM_TOLERANCE) & (total <= 1.0 + SUM_TOLERANCE)
 
 
 def largest_in_columns(x: Any) -> tuple[Any, bool]:

@@ -6,9 +6,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from keras import ops
 from numpy.typing import NDArray
 
+from keras_selcal._core.host import to_numpy
 from keras_selcal._core.outputs import Outputs, broadcast_weight, finite_log_p
 from keras_selcal._core.rows import FEW_COLUMNS, largest_in_columns
 from keras_selcal._core.validation import (
@@ -24,21 +24,6 @@ Array = NDArray[Any]
 
 # Entries of an (n, k) array that are converted to float64 at a time: 8 MB.
 MOST_ENTRIES = 2**20
-
-
-def to_numpy(x: Any) -> Array:
-    """Returns an array or a tensor of any backend as a NumPy array, which shares the
-    memory of the former if it can.
-    """
-    if isinstance(x, np.ndarray):
-        return x
-    if hasattr(x, "detach"):
-        # NumPy cannot convert PyTorch tensors with gradients or of bfloat16, and Keras
-        # copies them.
-        x = x.detach().cpu()
-        x = x.float() if x.is_floating_point() and x.itemsize == 2 else x
-        return np.asarray(x)
-    return ops.convert_to_numpy(x) if ops.is_tensor(x) else np.asarray(x)
 
 
 def to_numbers(argument: str, x: Any) -> Array:

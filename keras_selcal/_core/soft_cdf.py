@@ -4,8 +4,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from keras import ops
 
+from keras_selcal._core.host import by_numpy, cast
 from keras_selcal._core.ops import (
     TINY,
     Tensor,
@@ -58,9 +60,14 @@ class Replicas:
 ALONE = Replicas()
 
 
+def _still(x: Any, xp: Any) -> Any:
+    """Returns x without a gradient, which NumPy arrays do not have."""
+    return x if xp is np else ops.stop_gradient(x)
+
+
 def count_weights(
-    scores: Tensor, sample_weight: Any | None, over: Replicas = ALONE
-) -> Tensor:
+    scores: Any, sample_weight: Any | None, over: Replicas = ALONE, xp: Any = ops
+) -> Any:
     """Returns how many samples each score stands for, in the shape of `scores`.
 
     A sample of integer weight w counts as w copies. Weights that add up to less than
@@ -69,12 +76,12 @@ def count_weights(
     axis.
     """
     if sample_weight is None:
-        return ops.ones_like(scores)
-    weight = ops.stop_gradient(ops.cast(sample_weight, scores.dtype))
-    weight = ops.maximum(weight, 0.0)
-    present = over.total(_sum(ops.cast(weight > 0, scores.dtype)))
-    total = over.total(_sum(weight))
-    return weight * ops.maximum(1.0, present / ops.maximum(total, TINY))
+        return xp.ones_like(scores)
+    weight = _still(cast(sample_weight, scores.dtype), xp)
+    weight = xp.maximum(weight, 0.0)
+    present = over.total(_sum(cast(weight > 0, scores.dtype), xp))
+    total = over.total(_sum(weight, xp))
+    return weight * xp.maximum(1.0, present / xp.maximum(total, TINY))
 
 
 def as_row(scores: Tensor, sample_weight: Any | None) -> tuple[Tensor, Tensor | None]:
@@ -85,50 +92,52 @@ def as_row(scores: Tensor, sample_weight: Any | None) -> tuple[Tensor, Tensor | 
     return ops.reshape(scores, (1, -1)), sample_weight
 
 
-def to_unit(scores: Tensor, support: tuple[float, float]) -> Tensor:
+def to_unit(scores: Any, support: tuple[float, float], xp: Any = ops) -> Any:
     """Returns u = (s − lo)/(hi − lo), clipped to [0, 1]."""
     lo, hi = support
     if (lo, hi) != (0.0, 1.0):
         scores = (scores - lo) / (hi - lo)
-    return ops.clip(scores, 0.0, 1.0)
+    return xp.clip(scores, 0.0, 1.0)
 
 
-def _sum(x: Tensor) -> Tensor:
-    return ops.sum(x, axis=-1, keepdims=True)
+def _sum(x: Any, xp: Any) -> Any:
+    return xp.sum(x, axis=-1, keepdims=True)
 
 
-def _cells(u: Tensor, num_cells: int) -> Tensor:
+def _cells(u: Any, num_cells: int, xp: Any) -> Any:
     """Returns the index of each u among equal cells of [0, 1], the last one closed."""
     # NaN compares false and lands in cell 0: no backend may index out of range.
-    position = ops.where(u >= 0.0, u * num_cells, 0.0)
-    return ops.minimum(ops.cast(position, "int32"), num_cells - 1)
+    position = xp.where(u >= 0.0, u * num_cells, 0.0)
+    return xp.minimum(cast(position, "int32"), num_cells - 1)
 
 
 def histogram(
-    u: Tensor, count: Tensor, num_bins: int, over: Replicas = ALONE
-) -> Tensor:
+    u: Any, count: Any, num_bins: int, over: Replicas = ALONE, xp: Any = ops
+) -> Any:
     """Returns h, the number of scores in each of M bins: (rows, n) → (rows, M)."""
-    u, count = ops.stop_gradient(u), ops.stop_gradient(count)
-    return over.total(sum_by_cell(count, _cells(u, num_bins), num_bins))
+    u, count = _still(u, xp), _still(count, xp)
+    return over.total(sum_by_cell(count, _cells(u, num_bins, xp), num_bins, xp))
 
 
 def shared_histogram(
-    u: Tensor, count: Tensor, num_bins: int, over: Replicas = ALONE
-) -> Tensor:
+    u: Any, count: Any, num_bins: int, over: Replicas = ALONE, xp: Any = ops
+) -> Any:
     """Returns h, (rows, M), with each score shared linearly between the two nearest bin
     centres, so that h has a gradient with respect to the scores.
     """
     position = u * num_bins - 0.5
-    low = ops.stop_gradient(ops.where(u >= 0.0, position, 0.0))  # NaN counts as 0
-    low = ops.clip(ops.floor(low), 0.0, num_bins - 1.0)
-    share = count * ops.clip(position - low, 0.0, 1.0)
-    low = ops.cast(low, "int32")
-    high = ops.minimum(low + 1, num_bins - 1)
-    counts = sum_by_cell(count - share, low, num_bins)
-    return over.differentiable_total(counts + sum_by_cell(share, high, num_bins))
+    low = _still(xp.where(u >= 0.0, position, 0.0), xp)  # NaN counts as 0
+    low = xp.clip(xp.floor(low), 0.0, num_bins - 1.0)
+    share = count * xp.clip(position - low, 0.0, 1.0)
+    low = cast(low, "int32")
+    high = xp.minimum(low + 1, num_bins - 1)
+    counts = sum_by_cell(count - share, low, num_bins, xp)
+    return over.differentiable_total(counts + sum_by_cell(share, high, num_bins, xp))
 
 
-def unit_quantile(u: Tensor, q: Any, count: Tensor, over: Replicas = ALONE) -> Tensor:
+def unit_quantile(
+    u: Any, q: Any, count: Any, over: Replicas = ALONE, xp: Any = ops
+) -> Any:
     """Returns the q-quantile of each row of u ∈ [0, 1], (rows, 1), by NumPy's default
     rule and without a sort.
 
@@ -141,36 +150,51 @@ def unit_quantile(u: Tensor, q: Any, count: Tensor, over: Replicas = ALONE) -> T
         q: the level, in [0, 1].
         count: how many copies of each value there are, of shape (rows, n).
         over: the replicas that share the values.
+        xp: `keras.ops`, or NumPy for NumPy arrays.
     """
-    u, count = ops.stop_gradient(u), ops.stop_gradient(count)
-    u = ops.where(u >= 0.0, u, 0.0)  # NaN counts as 0
-    position = ops.maximum(q * (over.total(_sum(count)) - 1.0), 0.0)
-    rank = ops.floor(position)
+    u, count = _still(u, xp), _still(count, xp)
+    u = xp.where(u >= 0.0, u, 0.0)  # NaN counts as 0
+    if xp is np and (count == 1.0).all():
+        return _numpy_quantile(u, q)
+    position = xp.maximum(q * (over.total(_sum(count, xp)) - 1.0), 0.0)
+    rank = xp.floor(position)
 
-    def select(histogram: Tensor, below: Any) -> tuple[Tensor, Tensor]:
+    def select(histogram: Any, below: Any) -> tuple[Any, Any]:
         # Half a sample of slack absorbs the rounding of fractional counts.
-        upto = below + ops.cumsum(over.total(histogram), axis=-1)
+        upto = below + xp.cumsum(over.total(histogram), axis=-1)
         before = upto <= rank + 0.5
-        largest = ops.amax(ops.where(before, upto, below), axis=-1, keepdims=True)
-        return _sum(ops.cast(before, "int32")), largest
+        largest = xp.amax(xp.where(before, upto, below), axis=-1, keepdims=True)
+        return _sum(cast(before, "int32"), xp), largest
 
-    cell = _cells(u, _CELLS)
-    chosen, below = select(sum_by_cell(count, cell, _CELLS), ops.zeros_like(rank))
-    inside = ops.where(cell == chosen, count, 0.0)
-    rest = u * _CELLS - ops.cast(chosen, u.dtype)
+    cell = _cells(u, _CELLS, xp)
+    chosen, below = select(sum_by_cell(count, cell, _CELLS, xp), xp.zeros_like(rank))
+    inside = xp.where(cell == chosen, count, 0.0)
+    rest = u * _CELLS - cast(chosen, u.dtype)
     # One cell more than in the first pass holds u = 1 alone.
-    subcell = ops.cast(ops.clip(rest, 0.0, 1.0) * _CELLS, "int32")
-    subcell = ops.where(inside > 0, subcell, 0)
-    subchosen, _ = select(sum_by_cell(inside, subcell, _CELLS + 1), below)
+    subcell = cast(xp.clip(rest, 0.0, 1.0) * _CELLS, "int32")
+    subcell = xp.where(inside > 0, subcell, 0)
+    subchosen, _ = select(sum_by_cell(inside, subcell, _CELLS + 1, xp), below)
 
     # The largest value stands for its cell: smaller ones differ by less than 2⁻²⁴.
     stands = (inside > 0) & (subcell == subchosen)
-    lower = over.largest(_extreme(ops.amax, ops.where(stands, u, 0.0), 0.0))
-    covered = over.total(_sum(ops.where(u <= lower, count, 0.0)))
-    higher = ops.where((count > 0) & (u > lower), u, 2.0)
-    above = over.smallest(_extreme(ops.amin, higher, 2.0))
+    lower = over.largest(_extreme(xp.amax, xp.where(stands, u, 0.0), 0.0))
+    covered = over.total(_sum(xp.where(u <= lower, count, 0.0), xp))
+    higher = xp.where((count > 0) & (u > lower), u, 2.0)
+    above = over.smallest(_extreme(xp.amin, higher, 2.0))
     tied = (covered > rank + 1.5) | (above > 1.0)
-    upper = ops.where(tied, lower, above)
+    upper = xp.where(tied, lower, above)
+    return lower + (position - rank) * (upper - lower)
+
+
+def _numpy_quantile(u: Any, q: float) -> Any:
+    """Returns np.quantile(u, q, axis=-1, keepdims=True) in a fifth of its time."""
+    position = q * (u.shape[-1] - 1)
+    rank = int(position)
+    parted = np.partition(u, rank, axis=-1)
+    lower = parted[:, rank : rank + 1]
+    if rank == position:
+        return lower
+    upper = np.min(parted[:, rank + 1 :], axis=-1, keepdims=True)
     return lower + (position - rank) * (upper - lower)
 
 
@@ -189,11 +213,13 @@ class SoftCDF:
     Args:
         counts: h, of the scores in M equal bins of [0, 1], (rows, M).
         smoothing: ν, a number or a tensor.
+        xp: `keras.ops`, or NumPy for NumPy arrays.
     """
 
-    def __init__(self, counts: Tensor, smoothing: Any) -> None:
+    def __init__(self, counts: Any, smoothing: Any, xp: Any = ops) -> None:
+        self.xp = xp
         # At least 1, so that a batch that is all padding does not give NaN.
-        self.n = ops.maximum(_sum(counts), 1.0)
+        self.n = xp.maximum(_sum(counts, xp), 1.0)
         self.smoothing = smoothing
         # h_m/n
         self.shares = counts / self.n
@@ -205,30 +231,34 @@ class SoftCDF:
                 self.num_pieces = nodes
                 self.pieces = self._hermite()
 
-    def __call__(self, u: Tensor) -> Tensor:
+    def __call__(self, u: Any) -> Any:
         cdf = self._interpolated(u) if self.num_pieces else self._direct(u)
         # n/(n + 1) caps −ln(1 − Ĝ) at ln(n + 1), finite-sample AURC's top weight; where
         # sharp steps underflow, TINY keeps −ln(1 − Ĝ)/Ĝ at its limit 1.
-        cap = ops.minimum(self.n / (self.n + 1.0), _LARGEST_BELOW_1)
-        return ops.clip(cdf, TINY, cap)
+        cap = self.xp.minimum(self.n / (self.n + 1.0), _LARGEST_BELOW_1)
+        return self.xp.clip(cdf, TINY, cap)
 
-    def _sigmoids(self, u: Any) -> Tensor:
+    def _sigmoids(self, u: Any) -> Any:
         """Returns σ((u − c_m)/ν), of shape (..., M)."""
-        num_bins = self.shares.shape[-1]
-        centers = (ops.arange(num_bins, dtype=self.shares.dtype) + 0.5) / num_bins
-        return ops.sigmoid((ops.expand_dims(u, -1) - centers) / self.smoothing)
+        xp, num_bins = self.xp, self.shares.shape[-1]
+        centers = (xp.arange(num_bins, dtype=self.shares.dtype) + 0.5) / num_bins
+        x = (xp.expand_dims(u, -1) - centers) / self.smoothing
+        return 1.0 / (1.0 + np.exp(-x)) if xp is np else ops.sigmoid(x)
 
-    def _direct(self, u: Tensor) -> Tensor:
-        return ops.sum(self._sigmoids(u) * ops.expand_dims(self.shares, 1), axis=-1)
+    def _direct(self, u: Any) -> Any:
+        xp = self.xp
+        return xp.sum(self._sigmoids(u) * xp.expand_dims(self.shares, 1), axis=-1)
 
-    def _hermite(self) -> Tensor:
+    def _hermite(self) -> Any:
         """Returns the coefficients of Ĝ's cubic pieces, lowest power first:
         (rows · pieces, 4).
         """
-        nodes = ops.arange(self.num_pieces + 1, dtype=self.shares.dtype)
+        xp = self.xp
+        product = np.matmul if xp is np else matmul
+        nodes = xp.arange(self.num_pieces + 1, dtype=self.shares.dtype)
         step = self._sigmoids(nodes / self.num_pieces)
-        value = matmul(self.shares, ops.transpose(step))
-        slope = matmul(self.shares, ops.transpose(step * (1.0 - step)))
+        value = product(self.shares, xp.transpose(step))
+        slope = product(self.shares, xp.transpose(step * (1.0 - step)))
         slope = slope / (self.smoothing * self.num_pieces)
         begin, end = slope[:, :-1], slope[:, 1:]
         rise = value[:, 1:] - value[:, :-1]
@@ -238,14 +268,15 @@ class SoftCDF:
             3.0 * rise - 2.0 * begin - end,
             begin + end - 2.0 * rise,
         ]
-        return ops.reshape(ops.stack(pieces, axis=-1), (-1, 4))
+        return xp.reshape(xp.stack(pieces, axis=-1), (-1, 4))
 
-    def _interpolated(self, u: Tensor) -> Tensor:
+    def _interpolated(self, u: Any) -> Any:
         """Ĝ in O(n + nodes·M) instead of O(n·M)."""
-        piece = _cells(ops.stop_gradient(u), self.num_pieces)
-        t = u * self.num_pieces - ops.cast(piece, u.dtype)
-        row = row_offset(self.shares.shape[0], self.num_pieces)
-        c = ops.take(self.pieces, piece + row, axis=0)
+        xp = self.xp
+        piece = _cells(_still(u, xp), self.num_pieces, xp)
+        t = u * self.num_pieces - cast(piece, u.dtype)
+        row = row_offset(self.shares.shape[0], self.num_pieces, xp)
+        c = xp.take(self.pieces, piece + row, axis=0)
         return c[..., 0] + t * (c[..., 1] + t * (c[..., 2] + t * c[..., 3]))
 
 
@@ -288,6 +319,29 @@ def region_weights(
     scores: Tensor,
     sample_weight: Tensor | None,
     *,
+    over: Replicas = ALONE,
+    **region: Any,
+) -> Tensor:
+    """Returns the weights β of `functional.au_weights` for checked arguments.
+
+    Each row of the scores, (rows, n), is ranked separately. The CDF and τ are those of
+    all the scores of the given replicas.
+
+    Args:
+        scores: confidence scores, (rows, n).
+        sample_weight: (rows, n), or None.
+        over: the replicas that share the scores.
+        **region: the other arguments of `beta`.
+    """
+    if over is ALONE:
+        return by_numpy(beta, scores, sample_weight, **region)
+    return beta(scores, sample_weight, over=over, **region)
+
+
+def beta(
+    scores: Any,
+    sample_weight: Any | None,
+    *,
     coverage: Any,
     threshold: float | None,
     num_bins: int,
@@ -295,27 +349,24 @@ def region_weights(
     support: tuple[float, float],
     through: str = "score",
     over: Replicas = ALONE,
-) -> Tensor:
-    """Returns the weights β of `functional.au_weights` for checked arguments.
-
-    Each row of the scores, (rows, n), is ranked separately. Coverage and smoothing may
-    be tensors. The CDF and τ are those of all the scores of the given replicas.
-    """
-    count = count_weights(scores, sample_weight, over)
-    u = to_unit(scores, support)
+    xp: Any = ops,
+) -> Any:
+    """Returns β. Coverage and smoothing may be tensors."""
+    count = count_weights(scores, sample_weight, over, xp)
+    u = to_unit(scores, support, xp)
     if threshold is not None:
         lo, hi = support
         if not lo <= threshold <= hi:
             refuse("threshold", threshold, f"within the support [{lo:g}, {hi:g}]")
-        tau = ops.full((1, 1), (threshold - lo) / (hi - lo), dtype=u.dtype)
+        tau = xp.full((1, 1), (threshold - lo) / (hi - lo), dtype=u.dtype)
     else:
-        tau = unit_quantile(u, coverage, count, over)
+        tau = unit_quantile(u, coverage, count, over, xp)
     whole = through == "cdf"
-    counts = (shared_histogram if whole else histogram)(u, count, num_bins, over)
-    cdf = SoftCDF(counts, smoothing)
-    c = 1.0 / ops.stop_gradient(cdf(ops.broadcast_to(tau, (u.shape[0], 1))))
-    values = cdf(ops.where(u < tau, u, tau))
+    counts = (shared_histogram if whole else histogram)(u, count, num_bins, over, xp)
+    cdf = SoftCDF(counts, smoothing, xp)
+    c = 1.0 / _still(cdf(xp.broadcast_to(tau, (u.shape[0], 1))), xp)
+    values = cdf(xp.where(u < tau, u, tau))
     if whole:
         # Ĝ(τ) is κ by definition, and carries no gradient.
-        values = ops.where(u < tau, values, ops.stop_gradient(values))
-    return -c * ops.log1p(-values)
+        values = xp.where(u < tau, values, _still(values, xp))
+    return -c * xp.log1p(-values)

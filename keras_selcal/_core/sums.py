@@ -10,8 +10,8 @@ import numpy as np
 from keras import ops
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 
-from keras_selcal._core.ops import Tensor, is_host, looks_at_values, segment_sum
-from keras_selcal._core.samples import to_numpy
+from keras_selcal._core.host import host_value, to_numpy
+from keras_selcal._core.ops import Tensor, segment_sum
 
 # Rows that a loop adds in any case; see `add_in_loop`.
 _FEW_ROWS = 2**8
@@ -26,26 +26,6 @@ def add_exactly(old: Tensor, lost: Tensor, values: Tensor) -> tuple[Tensor, Tens
     lost = lost + ((old - (new - added)) + (values - added))
     first = new + lost
     return first, lost - (first - new)
-
-
-def computes_on_host(x: Any) -> bool:
-    """Returns whether NumPy may compute what concerns a tensor or array: for eager
-    PyTorch on a CPU, which shares its memory, and takes longer for each operation.
-    """
-    if keras.backend.backend() != "torch" or in_stateless_scope():
-        return False
-    from keras.src.backend.torch.core import get_device
-
-    return get_device() == "cpu" and (is_host(x) or looks_at_values(x))
-
-
-def host_value(sums: Any) -> Any:
-    """Returns the memory of a variable as a NumPy array, to read and to write, or None
-    if NumPy may not compute with it.
-    """
-    if keras.backend.backend() != "torch" or not computes_on_host(sums.value):
-        return None
-    return sums.value.detach().numpy()
 
 
 def read(sums: Any) -> Any:

@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._core.samples import row_blocks, to_numbers, to_numpy
+from keras_selcal._core.host import to_numpy
+from keras_selcal._core.samples import row_blocks, to_numbers
 from keras_selcal._core.validation import (
     check_choice,
     check_groups,

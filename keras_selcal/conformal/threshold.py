@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._core.samples import to_numbers, to_numpy
+from keras_selcal._core.host import to_numpy
+from keras_selcal._core.samples import to_numbers
 from keras_selcal._core.validation import check_count, check_groups, refuse
 from keras_selcal.conformal.scores import (
     check_alpha,

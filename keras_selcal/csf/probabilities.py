@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.ops import TINY, Tensor, top_two
+from keras_selcal._core.ops import TINY, Tensor, largest_log_p, top_two
 from keras_selcal.csf.score import BuiltIn, Support, log
 
 
@@ -33,6 +33,10 @@ def _msp(probabilities: Any, xp: Any = ops) -> Any:
 
 def _msp_of_logs(log_p: Tensor) -> Tensor:
     return ops.exp(ops.amax(log_p, axis=-1))
+
+
+def _msp_of_logits(log_p: Tensor, logits: Tensor) -> Tensor:
+    return ops.exp(largest_log_p(log_p, logits))
 
 
 def _msp_log_odds(log_p: Any, xp: Any) -> Any:
@@ -167,7 +171,7 @@ def _gen_support(num_classes: int) -> Support:
     return -m * (1 / m * (1 - 1 / m)) ** GEN_POWER, 0.0
 
 
-msp = BuiltIn("msp", _msp, _msp_of_logs, _msp_log_odds)
+msp = BuiltIn("msp", _msp, _msp_of_logs, _msp_log_odds, of_logits=_msp_of_logits)
 margin = BuiltIn("margin", _margin, _margin_of_logs, _margin_log_odds)
 neg_entropy = BuiltIn(
     "neg_entropy",

@@ -87,8 +87,15 @@ class ConfidenceScore:
             return np.asarray(ops.convert_to_numpy(scores), "float64")
         return scores
 
-    def from_log_probabilities(self, log_probabilities: Tensor) -> Tensor:
-        """Returns the scores for ln p, of a score that needs probabilities."""
+    def from_log_probabilities(
+        self, log_probabilities: Tensor, logits: Tensor | None = None
+    ) -> Tensor:
+        """Returns the scores for ln p, of a score that needs probabilities.
+
+        Args:
+            log_probabilities: ln p, (..., k).
+            logits: logits of p, from which some scores are computed faster, or None.
+        """
         return self(ops.exp(log_probabilities))
 
     def log_odds(self, x: Any, xp: Any = ops) -> Any:
@@ -210,6 +217,7 @@ class BuiltIn(ConfidenceScore):
             log-odds of the scores. None computes them from the scores.
         support: as in `ConfidenceScore`.
         needs: as in `ConfidenceScore`.
+        of_logits: maps ln p and its logits to scores, where that is faster.
     """
 
     def __init__(
@@ -220,10 +228,11 @@ class BuiltIn(ConfidenceScore):
         log_odds: Callable[[Any, Any], Any] | None = None,
         support: Support | Callable[[int], Support] | None = _UNIT,
         needs: str = "probabilities",
+        of_logits: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
         super().__init__(function, support, needs=needs)
         self.__name__ = name
-        self._of_logs = of_logs
+        self._of_logs, self._of_logits = of_logs, of_logits
         self._log_odds = log_odds
 
     @property
@@ -241,7 +250,11 @@ class BuiltIn(ConfidenceScore):
     def scores(self, x: Any, xp: Any = ops) -> Any:
         return self.function(x, xp)
 
-    def from_log_probabilities(self, log_probabilities: Tensor) -> Tensor:
+    def from_log_probabilities(
+        self, log_probabilities: Tensor, logits: Tensor | None = None
+    ) -> Tensor:
+        if logits is not None and self._of_logits is not None:
+            return self._of_logits(log_probabilities, logits)
         assert self._of_logs is not None
         return self._of_logs(log_probabilities)
 

@@ -13,12 +13,12 @@ from keras_selcal._core.binning import (
     check_kind,
     uniform_bins,
 )
+from keras_selcal._core.host import to_numpy
 from keras_selcal._core.samples import (
     MOST_ENTRIES,
     Array,
     Samples,
     row_blocks,
-    to_numpy,
     to_weight,
 )
 from keras_selcal._core.validation import RANGE_TOLERANCE, check_choice, refuse

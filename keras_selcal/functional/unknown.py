@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 
 from keras_selcal import csf as csfs
+from keras_selcal._core.host import to_numpy
 from keras_selcal._core.ranking import Ranking
-from keras_selcal._core.samples import Array, Samples, to_numbers, to_numpy
+from keras_selcal._core.samples import Array, Samples, to_numbers
 from keras_selcal._core.segments import Segments
 from keras_selcal._core.validation import (
     check_choice,

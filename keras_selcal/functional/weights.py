@@ -6,6 +6,7 @@ from typing import Any
 from keras import ops
 
 from keras_selcal._core.harmonic import ESTIMATORS, rank_weights
+from keras_selcal._core.host import by_numpy
 from keras_selcal._core.ops import Tensor, as_float
 from keras_selcal._core.soft_cdf import (
     THROUGH,
@@ -132,7 +133,8 @@ def aurc_weights(
     check_choice("estimator", estimator, ESTIMATORS)
     scores = as_float(scores)
     row, weight = as_row(scores, sample_weight)
-    return ops.reshape(rank_weights(row, estimator, weight), ops.shape(scores))
+    alpha = by_numpy(rank_weights, ops.stop_gradient(row), weight, estimator)
+    return ops.reshape(alpha, ops.shape(scores))
 
 
 def paper_smoothing(nu: float, k: int) -> float:

@@ -2,9 +2,12 @@
 
 from typing import Any
 
+from keras import ops
+
 from keras_selcal import csf as csf_module
 from keras_selcal._core.batch import Batch
 from keras_selcal._core.harmonic import ESTIMATORS, rank_weights
+from keras_selcal._core.host import by_numpy
 from keras_selcal._core.ops import Tensor
 from keras_selcal._core.saving import serializable
 from keras_selcal._core.validation import check_choice
@@ -67,10 +70,11 @@ class AURCLoss(ReweightedLoss):
     def weights(self, batch: Batch) -> Tensor:
         """Returns α, (n,)."""
         weight = batch.sample_weight
-        alpha = rank_weights(
-            batch.by_label(batch.scores(self.csf)),
-            self.estimator,
+        alpha = by_numpy(
+            rank_weights,
+            ops.stop_gradient(batch.by_label(batch.scores(self.csf))),
             None if weight is None else batch.by_label(weight),
+            self.estimator,
         )
         return batch.from_labels(alpha)
 

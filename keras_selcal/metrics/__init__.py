@@ -6,12 +6,13 @@ import keras
 
 from keras_selcal._core.saving import deserialize_if_config
 from keras_selcal._core.validation import refuse
-from keras_selcal.metrics.base import ClassificationMetric, RankingMetric
+from keras_selcal.metrics.base import ClassificationMetric
 from keras_selcal.metrics.brier_score import BrierScore
 from keras_selcal.metrics.calibration_error import (
     ClasswiseCalibrationError,
     ExpectedCalibrationError,
 )
+from keras_selcal.metrics.ranking import RankingMetric
 from keras_selcal.metrics.selective import (
     AUGRC,
     AURC,

@@ -3,7 +3,8 @@
 from typing import Any
 
 from keras_selcal._core.batch import Batch
-from keras_selcal._core.ops import TINY, Tensor, array_module
+from keras_selcal._core.host import array_module
+from keras_selcal._core.ops import TINY, Tensor
 from keras_selcal._core.saving import serializable
 from keras_selcal.losses.base import brier
 from keras_selcal.metrics.base import ClassificationMetric

@@ -19,15 +19,13 @@ from keras_selcal._core.binning import (
     uniform_edges,
 )
 from keras_selcal._core.histogram import Histogram
-from keras_selcal._core.ops import Tensor, array_module, cast, safe_log
+from keras_selcal._core.host import array_module, cast
+from keras_selcal._core.ops import Tensor, safe_log
 from keras_selcal._core.saving import serializable
 from keras_selcal._core.sums import read
 from keras_selcal._core.validation import check_choice, check_count, refuse
-from keras_selcal.metrics.base import (
-    MOST_CELLS,
-    ClassificationMetric,
-    to_cells,
-)
+from keras_selcal.metrics.base import MOST_CELLS, ClassificationMetric
+from keras_selcal.metrics.ranking import to_cells
 
 
 def positive(batch: Batch) -> Tensor:

@@ -4,12 +4,13 @@ from typing import Any
 
 from keras_selcal._core.batch import Batch
 from keras_selcal._core.histogram import Histogram
-from keras_selcal._core.ops import TINY, Tensor, cast, may_loop
+from keras_selcal._core.host import cast
+from keras_selcal._core.ops import TINY, Tensor, may_loop
 from keras_selcal._core.ranking import Ranking
 from keras_selcal._core.saving import serializable
 from keras_selcal._core.sums import read
 from keras_selcal._core.validation import check_number
-from keras_selcal.metrics.base import RankingMetric, rescaled
+from keras_selcal.metrics.ranking import RankingMetric, rescaled
 
 # Cells of the histogram of losses: exact for 0 and 1, fine for soft labels.
 _LOSS_CELLS = 2**10

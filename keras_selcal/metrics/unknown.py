@@ -7,13 +7,14 @@ import numpy as np
 from keras import ops
 
 from keras_selcal._core.batch import Batch
-from keras_selcal._core.ops import Tensor, array_module
+from keras_selcal._core.host import array_module
+from keras_selcal._core.ops import Tensor
 from keras_selcal._core.outputs import broadcast_weight
 from keras_selcal._core.ranking import Ranking
 from keras_selcal._core.saving import serializable
 from keras_selcal._core.validation import check_choice, check_number, refuse
 from keras_selcal.functional.unknown import check_share, unknown_weight
-from keras_selcal.metrics.base import RankingMetric, rescaled, to_cells
+from keras_selcal.metrics.ranking import RankingMetric, rescaled, to_cells
 
 UNKNOWN = -1
 """The label of an input that belongs to none of the classes."""

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from keras_selcal import functional
-from keras_selcal._core.samples import to_numpy, to_weight
+from keras_selcal._core.host import to_numpy
+from keras_selcal._core.samples import to_weight
 from keras_selcal._core.soft_cdf import check_cdf_arguments, check_support
 from keras_selcal._core.validation import refuse
 from keras_selcal.plots import canvas

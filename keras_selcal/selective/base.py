@@ -14,10 +14,10 @@ from keras_selcal._core.data import (
     check_order,
     predict_masked,
 )
+from keras_selcal._core.host import to_numpy
 from keras_selcal._core.models import append_layer, gives_logits
 from keras_selcal._core.ops import Tensor
 from keras_selcal._core.outputs import Outputs
-from keras_selcal._core.samples import to_numpy
 from keras_selcal._core.saving import deserialize_if_config
 from keras_selcal._core.validation import refuse
 from keras_selcal.calibrators import CalibrationLayer, Calibrator

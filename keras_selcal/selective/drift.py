@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_selcal._core.samples import Array, to_numbers, to_numpy
+from keras_selcal._core.host import to_numpy
+from keras_selcal._core.samples import Array, to_numbers
 from keras_selcal._core.validation import check_number, refuse
 
 # Confidences that a record keeps.

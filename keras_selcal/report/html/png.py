@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._core.samples import Array, to_numpy
+from keras_selcal._core.host import to_numpy
+from keras_selcal._core.samples import Array
 from keras_selcal._core.validation import refuse
 
 # Larger images are shrunk to keep the page small.

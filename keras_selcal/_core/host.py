@@ -1,0 +1,115 @@
+"""Where NumPy computes instead of `keras.ops`: for eager PyTorch on a CPU.
+
+NumPy shares the memory of its tensors. An operation of Keras checks and converts its
+arguments before PyTorch runs, which takes several times as long as NumPy does for the
+thousands of values of a batch. Formulas take the namespace as `xp`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+from keras.src.backend.common.stateless_scope import in_stateless_scope
+from numpy.typing import NDArray
+
+
+def array_module(x: Any) -> Any:
+    """Returns NumPy for arrays of NumPy, and `keras.ops` for tensors."""
+    return np if isinstance(x, np.ndarray | np.generic) else ops
+
+
+def cast(x: Any, dtype: Any) -> Any:
+    """Returns an array or a tensor in another dtype."""
+    if isinstance(x, np.ndarray | np.generic):
+        return x.astype(dtype, copy=False)
+    return ops.cast(x, dtype)
+
+
+def is_host(x: Any) -> bool:
+    """Returns whether a value is a NumPy array, a list or the like, not a tensor."""
+    if isinstance(x, keras.KerasTensor | keras.Variable):
+        return False
+    return isinstance(x, np.ndarray) or not ops.is_tensor(x)
+
+
+def to_numpy(x: Any) -> NDArray[Any]:
+    """Returns an array or a tensor of any backend as a NumPy array, which shares the
+    memory of the former if it can.
+    """
+    if isinstance(x, np.ndarray):
+        return x
+    if hasattr(x, "detach"):
+        # NumPy cannot convert PyTorch tensors with gradients or of bfloat16, and Keras
+        # copies them.
+        x = x.detach().cpu()
+        x = x.float() if x.is_floating_point() and x.itemsize == 2 else x
+        return np.asarray(x)
+    return ops.convert_to_numpy(x) if ops.is_tensor(x) else np.asarray(x)
+
+
+def looks_at_values(x: Any) -> bool:
+    """Returns whether looking at a tensor's values is cheap: for eager PyTorch on a
+    CPU, where no device has to wait, and where each operation makes a new tensor.
+    """
+    if keras.backend.backend() != "torch" or x.device.type != "cpu" or x.numel() == 0:
+        return False
+    import torch
+
+    if torch.compiler.is_compiling():
+        return False
+    try:
+        x.data_ptr()
+    except RuntimeError:  # inside `torch.func`, whose tensors stand for others
+        return False
+    return True
+
+
+def by_numpy(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Returns `function(*arguments, **options, xp=xp)` as a tensor.
+
+    `xp` is `keras.ops`. It is NumPy for eager PyTorch on a CPU if no gradient is asked
+    for: arrays share the memory of the tensors among the arguments, and operations on
+    thousands of values take a fraction of the time.
+
+    Args:
+        function: a function of `xp` that returns a tensor or an array.
+        *arguments: tensors, the first one at least, and other values.
+        **options: other values.
+    """
+    tensors = [x for x in (*arguments, *options.values()) if ops.is_tensor(x)]
+    if not all(looks_at_values(x) and not x.requires_grad for x in tensors):
+        return function(*arguments, **options, xp=ops)
+    import torch
+
+    def shared(x: Any) -> Any:
+        if not ops.is_tensor(x):
+            return x
+        return x.numpy() if x.ndim else x.item()
+
+    arrays = [shared(x) for x in arguments]
+    options = {name: shared(x) for name, x in options.items()}
+    # Tensors do not warn of NaN or ∞ either.
+    with np.errstate(all="ignore"):
+        return torch.from_numpy(function(*arrays, **options, xp=np))
+
+
+def computes_on_host(x: Any) -> bool:
+    """Returns whether NumPy may compute what concerns a tensor or array: for eager
+    PyTorch on a CPU, which shares its memory, and takes longer for each operation.
+    """
+    if keras.backend.backend() != "torch" or in_stateless_scope():
+        return False
+    from keras.src.backend.torch.core import get_device
+
+    return get_device() == "cpu" and (is_host(x) or looks_at_values(x))
+
+
+def host_value(sums: Any) -> Any:
+    """Returns the memory of a variable as a NumPy array, to read and to write, or None
+    if NumPy may not compute with it.
+    """
+    if keras.backend.backend() != "torch" or not computes_on_host(sums.value):
+        return None
+    return sums.value.detach().numpy()
