@@ -55,7 +55,8 @@ def update_compiled(metric, y, z, times):
 
 def test_large_batches_are_added_in_parts(monkeypatch):
     """A batch of more than 2²⁴ samples, say, would be miscounted in one sum."""
-    monkeypatch.setattr(M.base, "_MOST_ROWS", BATCH)
+    for name in ("_MOST_ROWS", "_MOST_ROWS_ON_HOST"):
+        monkeypatch.setattr(M.base, name, BATCH)
     seen = []
     update = M.ClasswiseCalibrationError.update
 
