@@ -29,10 +29,21 @@ if __name__ == "__main__":
 
 import keras
 import numpy as np
+from keras import ops
 
 from benchmarks.peers import WORK, side_by_side, versions
-from benchmarks.timing import LOSSES, data, least, resnet20, result, step, update
+from benchmarks.timing import (
+    LOSSES,
+    compiled,
+    data,
+    least,
+    resnet20,
+    result,
+    step,
+    update,
+)
 from keras_selcal import functional, metrics
+from keras_selcal._core.rows import absolute_totals, summarized
 
 STREAMING = {
     "ECE": metrics.ExpectedCalibrationError,
@@ -112,6 +123,26 @@ def whole_sets(quick, repetitions):
         yield of_set(n // part, k, repetitions)
 
 
+def single_passes(quick, repetitions):
+    """Single passes over predictions, of which an update of ECE consists, to NumPy's
+    maximum of each row.
+    """
+    part = 10 if quick else 1
+    for n, k in (1_000_000, 10), (50_000, 1000):
+        y, p = data(n // part, k)
+        index = y.astype("int32")
+        timed = {
+            "np.max": lambda p=p: p.max(-1),
+            "max": compiled(lambda x, y: ops.amax(x, axis=-1), p, index),
+            "Σ|p|": compiled(lambda x, y: absolute_totals(x), p, index),
+            "max, whether at y": compiled(
+                lambda x, y: tuple(summarized(x, y, False))[:2], p, index
+            ),
+            "both": compiled(lambda x, y: tuple(summarized(x, y, True)), p, index),
+        }
+        yield rows_of(f"{n // part} × {k}", "np.max", least(timed, repetitions))
+
+
 def small_updates(quick, repetitions):
     """Updates with a small batch, to that of Keras's accuracy."""
     yield of_updates(32, 10, 5 * repetitions)
@@ -142,7 +173,7 @@ def starts(quick, repetitions):
     timed = {"no metric": None, "accuracy": keras.metrics.SparseCategoricalAccuracy}
     timed.update(STREAMING)
     first_step(None)
-    some = 1 if quick else 2
+    some = 1 if quick else 4
     times = {n: min(first_step(f) for _ in range(some)) for n, f in timed.items()}
     yield rows_of("first step", "no metric", times)
     timed = {
@@ -228,6 +259,7 @@ def beside_peers(quick, repetitions):
 
 GROUPS = {
     "sets": whole_sets,
+    "passes": single_passes,
     "updates": small_updates,
     "losses": losses,
     "starts": starts,
@@ -258,6 +290,8 @@ def main(arguments=None):
     before = json.loads(args.compare.read_text("utf-8")) if args.compare else {}
     if before.get("backend", backend) != backend:
         parser.error(f"{args.compare} is of the backend {before['backend']}.")
+    if before.get("quick", args.quick) != args.quick:
+        parser.error(f"Of this run and {args.compare}, only one is --quick.")
     # TensorFlow warns of functions that are traced once each.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     print(f"backend: {backend}. CPU time in ms, and its ratio to that of a reference")
@@ -280,7 +314,7 @@ def main(arguments=None):
                     flush=True,
                 )
     if args.json:
-        run = {"backend": backend, "rows": rows}
+        run = {"backend": backend, "quick": args.quick, "rows": rows}
         args.json.write_text(json.dumps(run, indent=1, ensure_ascii=False), "utf-8")
     return 1 if slower else 0
 

@@ -133,6 +133,25 @@ def update(metric, y, p):
     return lambda: metric.update_state(y, p)
 
 
+def compiled(function, *arrays):
+    """Returns a function that calls one of tensors, or of the arrays that metrics see
+    on PyTorch, and waits.
+    """
+    backend = keras.backend.backend()
+    if backend == "torch":
+        return lambda: function(*arrays)
+    tensors = [ops.convert_to_tensor(array) for array in arrays]
+    if backend == "jax":
+        import jax
+
+        jitted = jax.jit(function)
+        return lambda: jax.block_until_ready(jitted(*tensors))
+    import tensorflow as tf
+
+    traced = tf.function(function)
+    return lambda: traced(*tensors)
+
+
 def result(metric, y, p):
     """Returns a function that computes a metric's result after one batch."""
     metric.update_state(y, p)

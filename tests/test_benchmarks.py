@@ -111,6 +111,15 @@ def test_runs_of_two_backends_are_not_compared(tmp_path, capsys):
 
 
 @pytest.mark.backend_free
+def test_a_quick_run_is_not_compared_with_a_whole_one(tmp_path, capsys):
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps({"quick": True, "rows": {}}))
+    with pytest.raises(SystemExit):
+        benchmarks.main(["--compare", str(path)])
+    assert "only one is --quick" in capsys.readouterr().err
+
+
+@pytest.mark.backend_free
 def test_packages_that_are_missing_are_left_out(monkeypatch):
     from benchmarks import peers
 
