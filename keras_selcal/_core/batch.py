@@ -246,7 +246,8 @@ class Batch:
         if not self.sparse:
             return self.labels
         index = self.class_indices
-        y = cast(index == self.xp.arange(self.num_classes), self.y_pred.dtype)
+        classes = self.xp.arange(self.num_classes, dtype="int32")
+        y = cast(index == classes, self.y_pred.dtype)
         return self.xp.where(self.labels == index, y, math.nan)
 
     @cached_property

@@ -14,15 +14,18 @@ from keras import ops
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from numpy.typing import NDArray
 
+# A tuple, since torch.compile cannot trace a union of NumPy's types.
+_ARRAYS = (np.ndarray, np.generic)
+
 
 def array_module(x: Any) -> Any:
     """Returns NumPy for arrays of NumPy, and `keras.ops` for tensors."""
-    return np if isinstance(x, np.ndarray | np.generic) else ops
+    return np if isinstance(x, _ARRAYS) else ops
 
 
 def cast(x: Any, dtype: Any) -> Any:
     """Returns an array or a tensor in another dtype."""
-    if isinstance(x, np.ndarray | np.generic):
+    if isinstance(x, _ARRAYS):
         return x.astype(dtype, copy=False)
     return ops.cast(x, dtype)
 

@@ -325,7 +325,7 @@ def first_class(labels: Tensor, sparse: bool | None) -> Any:
     if sparse:
         return array_module(labels).zeros_like(labels)
     k = int(labels.shape[-1])
-    return cast(array_module(labels).arange(k) == 0, labels.dtype)
+    return cast(array_module(labels).arange(k, dtype="int32") == 0, labels.dtype)
 
 
 def finite_log_p(log_p: Any, xp: Any) -> Any:
