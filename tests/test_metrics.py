@@ -282,3 +282,31 @@ def test_bad_arguments_are_named(call, message):
 def test_labels_that_do_not_fit_one_unit(name):
     with pytest.raises(ValueError, match=r"one sigmoid.*y_pred.shape=\(3, 1\)"):
         make(name).update_state(np.zeros((3, 2)), np.full((3, 1), 0.5))
+
+
+class _LogLoss(M.ClassificationMetric):
+    """A metric of a user, who computes with tensors."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.build_state()
+
+    def create_state(self, groups):
+        self.sums = self.add_sums("sums", (groups, 2))
+
+    def update(self, batch, w):
+        loss = -ops.sum(batch.distributions * batch.log_p, axis=-1)
+        rows = ops.stack([w, w * loss], axis=-1)
+        self.accumulate(self.sums, ops.sum(rows, axis=0)[None])
+
+    def compute(self):
+        sums = self.total(self.sums)
+        return ops.divide(sums[:, 1], sums[:, 0]), sums[:, 0]
+
+
+def test_metrics_of_users_compute_with_tensors():
+    metric = _LogLoss()
+    p = np.array([[0.9, 0.1], [0.2, 0.8]], "float32")
+    metric.update_state(ops.convert_to_tensor([0, 1]), ops.convert_to_tensor(p))
+    expected = -np.log([0.9, 0.8]).mean()
+    assert float(metric.result()) == pytest.approx(expected, rel=1e-6)

@@ -61,3 +61,10 @@ def test_argmax_is_the_first_of_the_largest(rng, k):
 def test_an_empty_batch_has_no_rows():
     x, index = np.zeros((0, 4), "float32"), np.zeros(0, "int32")
     assert [len(part) for part in summarized(x, index, True)] == [0, 0, 0]
+
+
+def test_a_row_of_nan_does_not_hide_a_tie():
+    x = np.array([[np.nan, 0.5], [0.5, 0.5]], "float32")
+    found = summarized(x, np.array([0, 1]), True).found
+    assert not found[1]
+    assert not rows_module.largest_in_columns(x)[1]

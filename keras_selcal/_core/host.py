@@ -86,6 +86,11 @@ def by_numpy(function: Callable[..., Any], *arguments: Any, **options: Any) -> A
         return function(*arguments, **options, xp=ops)
     import torch
 
+    # Dual tensors do not show that they carry derivatives; NumPy has no bfloat16.
+    forward = torch.autograd.forward_ad._current_level >= 0
+    if forward or any(x.itemsize == 2 for x in tensors):
+        return function(*arguments, **options, xp=ops)
+
     def shared(x: Any) -> Any:
         if not ops.is_tensor(x):
             return x
@@ -103,6 +108,8 @@ def computes_on_host(x: Any) -> bool:
     PyTorch on a CPU, which shares its memory, and takes longer for each operation.
     """
     if keras.backend.backend() != "torch" or in_stateless_scope():
+        return False
+    if isinstance(x, keras.Variable):
         return False
     from keras.src.backend.torch.core import get_device
 

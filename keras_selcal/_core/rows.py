@@ -91,7 +91,7 @@ def largest_in_columns(x: Any) -> tuple[Any, bool]:
         columns = np.ascontiguousarray(x[rows].T)
         columns.max(axis=0, out=largest[rows])
         found += int(np.count_nonzero(columns == largest[rows]))
-    return largest, found == len(x)
+    return largest, found == len(x) and not bool(np.isnan(largest).any())
 
 
 def _blocks(x: Any) -> Iterator[slice]:
@@ -122,7 +122,9 @@ def _of_array(x: Any, index: Any, totals: bool) -> Rows:
             if total is not None:
                 absolute = columns if columns.min() >= 0 else np.abs(columns)
                 absolute.sum(axis=0, out=total[rows])
-            if np.count_nonzero(columns == top) == len(block):
+            # A row of NaN, without a match, could make up for a tie.
+            once = np.count_nonzero(columns == top) == len(block)
+            if once and not np.isnan(top).any():
                 np.equal(_at(block, place), top, out=found[rows])
                 continue
         elif total is not None:

@@ -168,11 +168,14 @@ def _jax_loop() -> Any:
         table = lax.concatenate([table, index.astype(bits)[:, None]], 1)
 
         def add(i: Tensor, state: list[Tensor]) -> list[Tensor]:
-            row = lax.dynamic_slice(table, (i, 0), (1, 3))
+            # Of one type, with 64-bit integers switched on, too.
+            i, zero = i.astype("int32"), np.int32(0)
+            row = lax.dynamic_slice(table, (i, zero), (1, 3))
             cell, row = row[0, 2], lax.bitcast_convert_type(row[:, :2], rows.dtype)
-            group, cell = (f(cell, cell.dtype.type(size)) for f in (lax.div, lax.rem))
+            cell = cell.astype("int32")
+            group, cell = (f(cell, np.int32(size)) for f in (lax.div, lax.rem))
             counts = (row[0, :1] > 0).astype(rows.dtype)
-            places = (0, group, cell, 0), (0, group)
+            places = (zero, group, cell, zero), (zero, group)
             return list(map(add_at, state, places, (row[None], counts)))
 
         return lax.fori_loop(0, index.shape[0], add, state)
@@ -238,12 +241,13 @@ def _jax_walk() -> Any:
 
         def block(group: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
             b = num_blocks - 1 - b if descending else b
-            here = lax.dynamic_slice(blocks, (group, b, 0), (1, 1, 2))
+            here = lax.dynamic_slice(blocks, (group, b, np.int32(0)), (1, 1, 2))
             return here[0, 0, 0], here[0, 0, 1]
 
         def cell(group: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
             c = cells.shape[2] - 1 - c if descending else c
-            here = lax.dynamic_slice(cells, (0, group, c, 0), (2, 1, 1, 2))[:, 0, 0]
+            place = np.int32(0), group, c, np.int32(0)
+            here = lax.dynamic_slice(cells, place, (2, 1, 1, 2))[:, 0, 0]
             return here[0, 0] + here[1, 0], here[0, 1] + here[1, 1]
 
         def walk(part: Any, group: Tensor, cut: Tensor, last: Any, start: Any) -> Any:
@@ -261,6 +265,7 @@ def _jax_walk() -> Any:
             return lax.while_loop(before_cut, onward, start)
 
         def of_cut(i: Tensor, found: Tensor) -> Tensor:
+            i = i.astype("int32")
             group, place = lax.div(i, np.int32(m)), lax.rem(i, np.int32(m))
             cut = lax.dynamic_slice(cuts, (group, place), (1, 1))[0, 0]
             zero = cells.dtype.type(0)

@@ -154,10 +154,14 @@ class ClassificationMetric(keras.metrics.Metric):
         """
         add_to_sums(sums, values)
 
-    @staticmethod
-    def total(sums: Any) -> Tensor:
+    @property
+    def _own(self) -> bool:
+        """Whether the class is the library's: others may compute with tensors only."""
+        return type(self).__module__.startswith("keras_selcal.")
+
+    def total(self, sums: Any) -> Tensor:
         """Returns the values of an array of sums."""
-        pairs = read(sums)
+        pairs = read(sums) if self._own else ops.convert_to_tensor(sums)
         if isinstance(pairs, np.ndarray):
             pairs = pairs.astype("float64")
         return pairs[0] + pairs[1]
@@ -173,7 +177,7 @@ class ClassificationMetric(keras.metrics.Metric):
             sample_weight: of a shape that broadcasts to the samples', not negative.
                 Weight 2 equals two copies, weight 0 none.
         """
-        if not computes_on_host(y_pred):
+        if not (self._own and computes_on_host(y_pred)):
             batch = Batch.of(y_true, y_pred, self.outputs, sample_weight)
             logits = batch.logits
             batch = replace(
@@ -255,7 +259,7 @@ class ClassificationMetric(keras.metrics.Metric):
 
     def _of_state(self, function: Callable[[], Any]) -> Tensor:
         """Returns what a function computes from the state, as a tensor."""
-        if host_value(self.variables[0]) is None:
+        if not self.variables or host_value(self.variables[0]) is None:
             return function()
         with np.errstate(all="ignore"):
             return ops.convert_to_tensor(function(), dtype=self.state_dtype)
