@@ -125,16 +125,16 @@ def _of_array(x: Any, index: Any, totals: bool) -> Rows:
             # A row of NaN, without a match, could make up for a tie.
             once = np.count_nonzero(columns == top) == len(block)
             if once and not np.isnan(top).any():
-                np.equal(_at(block, place), top, out=found[rows])
+                np.equal(entries_at(block, place), top, out=found[rows])
                 continue
         elif total is not None:
             total[rows] = _totals(block)
         first = block.argmax(axis=-1)
-        largest[rows], found[rows] = _at(block, first), first == place
+        largest[rows], found[rows] = entries_at(block, first), first == place
     return Rows(largest, found, total)
 
 
-def _at(x: Any, index: Any) -> Any:
+def entries_at(x: Any, index: Any) -> Any:
     """Returns x[i, index[i]] of a NumPy array; faster than two indices."""
     n, k = x.shape
     return np.ascontiguousarray(x).reshape(-1).take(np.arange(0, n * k, k) + index)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from keras_selcal._core.host import to_numpy
 from keras_selcal._core.outputs import Outputs, broadcast_weight, finite_log_p
-from keras_selcal._core.rows import FEW_COLUMNS, largest_in_columns
+from keras_selcal._core.rows import FEW_COLUMNS, entries_at, largest_in_columns
 from keras_selcal._core.validation import (
     check_labels,
     check_logits,
@@ -265,10 +265,7 @@ class Samples:
 
     def of_class(self, values: Array, index: Array) -> Array:
         """Returns values[i, index[i]]."""
-        # Faster than take_along_axis.
-        step = values.shape[-1]
-        flat = np.ascontiguousarray(values).reshape(-1)
-        return flat[np.arange(0, len(values) * step, step) + index]
+        return np.asarray(entries_at(values, index))
 
     def of_label(self, values: Array, rows: slice = slice(None)) -> Array:
         """Returns Σ_c y_c v_c for values (rows, k)."""
