@@ -35,7 +35,7 @@ _STACKED = ("neg_mutual_information", "agreement")
 
 
 def _softmax(z: Any, xp: Any) -> Any:
-    p = xp.exp(z - xp.max(z, axis=-1, keepdims=True))
+    p = xp.exp(z - xp.amax(z, axis=-1, keepdims=True))
     return p / xp.sum(p, axis=-1, keepdims=True)
 
 
@@ -96,7 +96,7 @@ def _combined(p: Any, csf: Any, xp: Any) -> Any:
     without rounding, so that ties stay ties.
     """
     log_p = xp.log(xp.maximum(xp.mean(p, axis=0), TINY))
-    log_p = log_p - xp.max(log_p, axis=-1, keepdims=True)
+    log_p = log_p - xp.amax(log_p, axis=-1, keepdims=True)
     return log_p + _scores(p, csf, xp)[..., None]
 
 

@@ -317,7 +317,7 @@ class Batch:
             csf.refuse_missing("probabilities")
         csf.check_classes(self.num_classes)
         # A row that has no probabilities has no score.
-        return self.logits + 0.0 * self.xp.max(self.logits, axis=-1, keepdims=True)
+        return self.logits + 0.0 * self.xp.amax(self.logits, axis=-1, keepdims=True)
 
     def predicted(self) -> Tensor:
         """Returns the predicted class, (n, 1): the first of the most probable ones, or

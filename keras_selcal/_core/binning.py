@@ -181,4 +181,4 @@ def calibration_norm(gap: Any, mass: Any, norm: str, xp: Any) -> Any:
     if norm == "l2":
         return xp.sqrt(xp.sum(mass * mean**2, axis=-1) / n)
     # Not every backend's max propagates NaN; 0 times the sum does.
-    return xp.max(xp.abs(mean), axis=-1) + 0.0 * xp.sum(gap, axis=-1)
+    return xp.amax(xp.abs(mean), axis=-1) + 0.0 * xp.sum(gap, axis=-1)

@@ -111,7 +111,7 @@ class Histogram:
         def last(end: Tensor) -> Tensor:
             """Returns the last of the blocks before `end` to look at, or −1."""
             candidates = xp.where(may_hold & (number < end), number, -1)
-            return xp.max(candidates, axis=-1, keepdims=True)
+            return xp.amax(candidates, axis=-1, keepdims=True)
 
         def looked_at(block: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
             place = xp.maximum(block, 0)
@@ -120,7 +120,7 @@ class Histogram:
             upto = before + cumsum(inside_mass)
             before = xp.take_along_axis(value_before, place, axis=-1)[..., None]
             kept = at_most(risk, before + cumsum(inside_value), upto)
-            largest = xp.max(xp.where(kept, upto, 0.0), axis=-1)
+            largest = xp.amax(xp.where(kept, upto, 0.0), axis=-1)
             found = xp.where(block >= 0, largest, found)
             return xp.where(found > 0, -1, last(block)), found
 

@@ -2,9 +2,11 @@
 
 NumPy shares the memory of its tensors. An operation of Keras checks and converts its
 arguments before PyTorch runs, which takes several times as long as NumPy does for the
-thousands of values of a batch. Formulas take the namespace as `xp`.
+thousands of values of a batch. Formulas take the namespace as `xp`, or find it by the
+type of what they are given: whoever calls them decides once.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -98,9 +100,7 @@ def by_numpy(function: Callable[..., Any], *arguments: Any, **options: Any) -> A
 
     arrays = [shared(x) for x in arguments]
     options = {name: shared(x) for name, x in options.items()}
-    # Tensors do not warn of NaN or ∞ either.
-    with np.errstate(all="ignore"):
-        return torch.from_numpy(function(*arrays, **options, xp=np))
+    return torch.from_numpy(on_host(function, *arrays, **options, xp=np))
 
 
 def computes_on_host(x: Any) -> bool:
@@ -116,10 +116,29 @@ def computes_on_host(x: Any) -> bool:
     return get_device() == "cpu" and (is_host(x) or looks_at_values(x))
 
 
-def host_value(sums: Any) -> Any:
+def on_host(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Returns what a function computes with NumPy for PyTorch."""
+    return _uncompiled()(function, *arguments, **options)
+
+
+@functools.cache
+def _uncompiled() -> Any:
+    import torch
+
+    def call(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        # Tensors do not warn of NaN or ∞ either.
+        with np.errstate(all="ignore"):
+            return function(*arguments, **options)
+
+    # Where torch.compile gives up on the caller, it would go on to compile `function`.
+    return torch.compiler.disable(call)
+
+
+def memory_of(variable: Any) -> NDArray[Any] | None:
     """Returns the memory of a variable as a NumPy array, to read and to write, or None
-    if NumPy may not compute with it.
+    if NumPy has no access to it.
     """
-    if keras.backend.backend() != "torch" or not computes_on_host(sums.value):
+    if keras.backend.backend() != "torch" or in_stateless_scope():
         return None
-    return sums.value.detach().numpy()
+    value = variable.value.detach()
+    return value.numpy() if value.device.type == "cpu" else None

@@ -296,7 +296,7 @@ def log_p_at(index: Tensor, log_p: Tensor, logits: Tensor) -> Tensor:
     if backend != "jax":
         return ops.take_along_axis(log_p, index, -1)
     # XLA then needs no array of ln p, nor a scatter into one in the backward pass.
-    there = ops.arange(logits.shape[-1]) == index
+    there = ops.arange(logits.shape[-1], dtype="int32") == index
     at = ops.sum(ops.where(there, logits, 0.0), axis=-1, keepdims=True)
     largest, log_total = _normalizer(logits)
     return at - largest - log_total

@@ -283,12 +283,18 @@ def label_rows(
 
 
 def _indices(labels: Tensor) -> Tensor:
-    """Returns class indices as int32, with −1 for a fraction or NaN."""
-    if "float" not in keras.backend.standardize_dtype(labels.dtype):
-        return cast(labels, "int32")
-    xp = array_module(labels)
-    whole = xp.equal(labels, xp.floor(labels))
-    return cast(xp.where(whole, labels, -1.0), "int32")
+    """Returns class indices, with −1 for a fraction or NaN: as int32, or of a NumPy
+    array as int64.
+    """
+    xp, dtype = array_module(labels), keras.backend.standardize_dtype(labels.dtype)
+    if "float" in dtype:
+        labels = xp.where(xp.equal(labels, xp.floor(labels)), labels, -1.0)
+    if xp is np:
+        return labels.astype("int64", copy=False)
+    if dtype == "int64":
+        # No number wraps around to a class.
+        labels = ops.clip(labels, -1, 2**31 - 1)
+    return ops.cast(labels, "int32")
 
 
 def _labels_at_run_time(

@@ -140,7 +140,7 @@ class Ranking(NamedTuple):
         right, wrong = mass[..., -1] - loss[..., -1], loss[..., -1]
         slack = 1e-12 if "64" in str(self.mass.dtype) else 1e-6
         enough = mass - loss >= (tpr * (1 - slack)) * right[..., None]
-        least = xp.min(xp.where(enough, loss, wrong[..., None]), axis=-1)
+        least = xp.amin(xp.where(enough, loss, wrong[..., None]), axis=-1)
         both = (right > 0) & (wrong > 0)
         share = least / xp.where(both, wrong, 1.0)
         return xp.where(both | (share != share), share, float("nan"))
@@ -166,7 +166,7 @@ class Ranking(NamedTuple):
         mass, loss = self.accepted()
         kept = at_most(risk, loss, mass)
         n = mass[..., -1]
-        coverage = xp.max(xp.where(kept, mass, 0.0), axis=-1) / xp.maximum(n, TINY)
+        coverage = xp.amax(xp.where(kept, mass, 0.0), axis=-1) / xp.maximum(n, TINY)
         total = loss[..., -1]
         return xp.where(total == total, coverage, float("nan"))
 

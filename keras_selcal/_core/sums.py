@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 
-from keras_selcal._core.host import host_value, to_numpy
+from keras_selcal._core.host import array_module, memory_of
 from keras_selcal._core.ops import Tensor, segment_sum
 
 # Rows that a loop adds in any case; see `add_in_loop`.
@@ -28,20 +28,16 @@ def add_exactly(old: Tensor, lost: Tensor, values: Tensor) -> tuple[Tensor, Tens
     return first, lost - (first - new)
 
 
-def read(sums: Any) -> Any:
-    """Returns the pairs of a variable of exact sums, as a NumPy array if NumPy may
-    compute with them.
-    """
-    host = host_value(sums)
-    # Read once: TensorFlow copies a variable that single cells are added to.
-    return ops.convert_to_tensor(sums) if host is None else host
+def _memory(sums: Any, values: Any) -> Any:
+    """Returns the memory of a variable that NumPy values can be added to, or None."""
+    return memory_of(sums) if array_module(values) is np else None
 
 
 def add_to_sums(sums: Any, values: Any) -> None:
     """Adds values to a variable of exact sums, which holds pairs of floats."""
-    host = host_value(sums)
-    if host is not None:
-        _add_on_host(host, slice(None), to_numpy(values))
+    memory = _memory(sums, values)
+    if memory is not None:
+        _add_on_host(memory, slice(None), values)
         return
     values = ops.cast(values, sums.dtype)
     sums.assign(ops.stack(add_exactly(sums[0], sums[1], values)))
@@ -100,9 +96,9 @@ def add_to_cells(sums: Any, index: Tensor, rows: Tensor) -> bool:
     if backend == "torch":
         import torch
 
-        host = host_value(sums)
-        if host is not None:
-            _add_rows_on_host(host.reshape(2, -1, 2), to_numpy(index), to_numpy(rows))
+        memory = _memory(sums, rows)
+        if memory is not None:
+            _add_rows_on_host(memory.reshape(2, -1, 2), index, rows)
             return True
         index, rows = ops.convert_to_tensor(index), ops.convert_to_tensor(rows)
         with torch.no_grad():

@@ -86,7 +86,7 @@ class NonconformityScore:
         # Ranks from 1, as floats: keras.ops converts none by itself.
         o = xp.ones_like(p) + (rank if xp is np else xp.cast(rank, p.dtype))
         if self.method == "saps":
-            top = xp.max(p, axis=-1, keepdims=True)
+            top = xp.amax(p, axis=-1, keepdims=True)
             return xp.where(o == 1, u * top, top + (o - 2 + u) * self.penalty)
         # Sums from the smallest probability upwards: small ones are not rounded away.
         upwards = xp.flip(xp.take_along_axis(p, order, axis=-1), axis=-1)
@@ -286,7 +286,7 @@ def all_scores(score: NonconformityScore, p: np.ndarray) -> np.ndarray:
 def fill_empty(sets: Any, p: Any, xp: Any) -> Any:
     """Returns sets (..., k) of which the empty ones get the most probable class."""
     k = p.shape[-1]
-    top = xp.arange(k) == xp.expand_dims(xp.argmax(p, axis=-1), -1)
+    top = xp.arange(k, dtype="int32") == xp.expand_dims(xp.argmax(p, axis=-1), -1)
     empty = xp.logical_not(xp.any(sets, axis=-1, keepdims=True))
     return xp.logical_or(sets, xp.logical_and(empty, top))
 

@@ -16,12 +16,12 @@ DEFAULT_P = 4.0
 
 def _max_logit(logits: Any, xp: Any = ops) -> Any:
     """The largest logit, max z."""
-    return xp.max(logits, axis=-1)
+    return xp.amax(logits, axis=-1)
 
 
 def _energy(logits: Any, xp: Any = ops) -> Any:
     """Negative free energy, ln Σ exp z."""
-    top = xp.max(logits, axis=-1)
+    top = xp.amax(logits, axis=-1)
     return top + xp.log(xp.sum(xp.exp(logits - top[..., None]), axis=-1))
 
 
@@ -70,10 +70,10 @@ class MaxLogitPNorm(BuiltIn):
         number = xp.sum(xp.where(counts, xp.ones_like(z), 0.0), axis=-1)
         mean = (xp.sum(z, axis=-1) / number)[..., None]
         z = xp.where(counts, z - mean, 0.0)
-        unit = xp.maximum(xp.max(xp.abs(z), axis=-1), TINY)
+        unit = xp.maximum(xp.amax(xp.abs(z), axis=-1), TINY)
         powers = xp.power(xp.abs(z) / unit[..., None], self.p)
         # NaN where a logit is NaN or ∞, or where none counts.
-        top = xp.max(z, axis=-1) / unit + 0.0 * mean[..., 0]
+        top = xp.amax(z, axis=-1) / unit + 0.0 * mean[..., 0]
         return top, log(xp.sum(powers, axis=-1), xp) / self.p
 
     def _score(self, logits: Any, xp: Any = ops) -> Any:

@@ -11,15 +11,15 @@ from keras_selcal.csf.score import BuiltIn, Support, log
 
 
 def _log_sum_exp(x: Any, xp: Any) -> Any:
-    top = xp.max(x, axis=-1)
+    top = xp.amax(x, axis=-1)
     return top + xp.log(xp.sum(xp.exp(x - top[..., None]), axis=-1))
 
 
 def _split(log_p: Any, xp: Any) -> tuple[Any, Any]:
     """Returns the largest ln p, and all of them with that one removed."""
-    classes = xp.arange(log_p.shape[-1])
+    classes = xp.arange(log_p.shape[-1], dtype="int32")
     first = classes == xp.argmax(log_p, axis=-1)[..., None]
-    return xp.max(log_p, axis=-1), xp.where(first, _STRUCK_OUT, log_p)
+    return xp.amax(log_p, axis=-1), xp.where(first, _STRUCK_OUT, log_p)
 
 
 # A logarithm of 0 that stays finite in differences.
@@ -28,7 +28,7 @@ _STRUCK_OUT = -1e30
 
 def _msp(probabilities: Any, xp: Any = ops) -> Any:
     """Maximum softmax probability, max p."""
-    return xp.max(probabilities, axis=-1)
+    return xp.amax(probabilities, axis=-1)
 
 
 def _msp_of_logs(log_p: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ def _margin_of_logs(log_p: Tensor) -> Tensor:
 def _margin_log_odds(log_p: Any, xp: Any) -> Any:
     """Returns ln(p_1 − p_2) − ln(p_2 + Σ_{c≠1} p_c)."""
     top, others = _split(log_p, xp)
-    second = xp.max(others, axis=-1)
+    second = xp.amax(others, axis=-1)
     margin = top + log(-xp.expm1(second - top), xp)
     return margin - xp.logaddexp(second, _log_sum_exp(others, xp))
 
@@ -84,7 +84,7 @@ def _neg_entropy_log_odds(log_p: Any, xp: Any) -> Any:
     the factor p_2/p_1, which may be too small for a float, is kept as a logarithm.
     """
     top, others = _split(log_p, xp)
-    second = xp.max(others, axis=-1)
+    second = xp.amax(others, axis=-1)
     shares = xp.exp(others - second[..., None])
     total = xp.sum(shares, axis=-1)
     r = xp.exp(second - top) * total

@@ -145,7 +145,7 @@ def brier(batch: Batch) -> Tensor:
     """‖p − y‖², (n,)."""
     xp = batch.xp
     if batch.sparse:
-        others = xp.arange(batch.num_classes) != batch.labels
+        others = xp.arange(batch.num_classes, dtype="int32") != batch.labels
         rest = xp.sum(xp.square(xp.where(others, batch.p, 0.0)), axis=-1)
         return rest + xp.square(batch.one_minus_p_y[:, 0])
     return xp.sum(xp.square(batch.p - batch.labels), axis=-1)

@@ -1,5 +1,6 @@
 """The base classes of the metrics: rows that count, exact sums, merging."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -9,19 +10,26 @@ import numpy as np
 from keras import ops
 
 from keras_selcal._core.batch import Batch
-from keras_selcal._core.host import array_module, cast, computes_on_host, host_value
+from keras_selcal._core.host import (
+    array_module,
+    cast,
+    computes_on_host,
+    memory_of,
+    on_host,
+)
 from keras_selcal._core.ops import Tensor, segment_sum
 from keras_selcal._core.outputs import Outputs
-from keras_selcal._core.sums import add_in_loop, add_to_cells, add_to_sums, read
+from keras_selcal._core.sums import add_in_loop, add_to_cells, add_to_sums
 from keras_selcal._core.validation import check_count, refuse
 
 # Rows, and entries of predictions, that are looked at at a time: temporary arrays stay
-# small, and those of NumPy in the cache. Rows that are added up at a time: sums in
-# float32 stay accurate.
+# small, and those of NumPy in the cache.
 _MOST_ROWS = 2**20
 _MOST_ROWS_ON_HOST = 2**16
 _MOST_ENTRIES = 2**22
-_MOST_SUMMANDS = 2**18
+
+# Rows that are added up one after the other.
+_MOST_SUMMANDS = 2**10
 
 # An array of so few sums is added as a whole.
 _FEW_CELLS = 2**11
@@ -102,6 +110,8 @@ class ClassificationMetric(keras.metrics.Metric):
         self.num_classes = num_classes
         # The state has sums for so many groups, each with a value of its own.
         self.groups: int | None = None
+        # Whether NumPy computes the result at present.
+        self._result_on_host = False
 
     def build_state(self) -> None:
         """Creates the state if the number of groups is known; ends `__init__`."""
@@ -141,9 +151,12 @@ class ClassificationMetric(keras.metrics.Metric):
         Each is a pair of floats, the second of which holds what the first has rounded
         off: a float32 alone would stop counting at 2²⁴.
         """
-        return self.add_variable(
+        sums = self.add_variable(
             shape=(2, *shape), initializer="zeros", dtype=self.state_dtype, name=name
         )
+        # Inside a layer's autocast scope, an update would be lost in half precision.
+        sums._autocast = False
+        return sums
 
     @staticmethod
     def accumulate(sums: Any, values: Tensor) -> None:
@@ -154,17 +167,26 @@ class ClassificationMetric(keras.metrics.Metric):
         """
         add_to_sums(sums, values)
 
-    @property
-    def _own(self) -> bool:
-        """Whether the class is the library's: others may compute with tensors only."""
-        return type(self).__module__.startswith("keras_selcal.")
+    def pairs(self, sums: Any) -> Tensor:
+        """Returns the pairs of floats of an array of sums."""
+        if self._result_on_host:
+            return memory_of(sums)
+        # Read once: TensorFlow copies a variable that single cells are added to.
+        return ops.convert_to_tensor(sums)
 
     def total(self, sums: Any) -> Tensor:
         """Returns the values of an array of sums."""
-        pairs = read(sums) if self._own else ops.convert_to_tensor(sums)
-        if isinstance(pairs, np.ndarray):
+        pairs = self.pairs(sums)
+        if self._result_on_host:
             pairs = pairs.astype("float64")
         return pairs[0] + pairs[1]
+
+    def _on_host(self, x: Any) -> bool:
+        """Returns whether NumPy computes what concerns `x`. Classes that are not the
+        library's may expect tensors.
+        """
+        own = type(self).__module__.startswith("keras_selcal.")
+        return own and computes_on_host(x)
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Adds samples to the state.
@@ -177,21 +199,20 @@ class ClassificationMetric(keras.metrics.Metric):
             sample_weight: of a shape that broadcasts to the samples', not negative.
                 Weight 2 equals two copies, weight 0 none.
         """
-        if not (self._own and computes_on_host(y_pred)):
-            batch = Batch.of(y_true, y_pred, self.outputs, sample_weight)
+        arguments = y_true, y_pred, sample_weight
+        if self._on_host(y_pred):
+            return on_host(self._update, *arguments, xp=np)
+        return self._update(*arguments, xp=ops)
+
+    def _update(self, y_true: Any, y_pred: Any, sample_weight: Any, *, xp: Any) -> None:
+        batch = Batch.of(y_true, y_pred, self.outputs, sample_weight, xp=xp)
+        if xp is ops:
             logits = batch.logits
             batch = replace(
                 batch,
                 y_pred=ops.stop_gradient(batch.y_pred),
                 logits=None if logits is None else ops.stop_gradient(logits),
             )
-            return self._update_batch(batch)
-        # NumPy's warnings are of rows that make the result NaN.
-        with np.errstate(all="ignore"):
-            batch = Batch.of(y_true, y_pred, self.outputs, sample_weight, xp=np)
-            return self._update_batch(batch)
-
-    def _update_batch(self, batch: Batch) -> None:
         groups = batch.num_labels if self.outputs.multi_label else batch.num_classes
         if self.groups is None:
             self._build(groups)
@@ -231,11 +252,15 @@ class ClassificationMetric(keras.metrics.Metric):
         few = num_cells > _FEW_CELLS and (n is None or 4 * n < num_cells)
         if few and add_to_cells(sums, index, cast(rows, sums.dtype)):
             return
-        step = n if n is None or n <= _MOST_SUMMANDS else _MOST_SUMMANDS
-        for start in range(0, n or 1, step or 1):
-            part = slice(start, None if n is None else start + step)
-            values = segment_sum(rows[part], index[part], num_cells)
-            self.accumulate(sums, xp.reshape(values, (groups, size, 2)))
+        parts = 1
+        if n is not None and xp is ops:
+            # One row after the other, a long sum in float32 loses digits.
+            parts += min(n // _MOST_SUMMANDS, n // num_cells)
+            part = xp.arange(n, dtype="int32") // math.ceil(n / parts)
+            index = index + num_cells * part if parts > 1 else index
+        values = segment_sum(rows, index, parts * num_cells)
+        values = xp.sum(xp.reshape(values, (parts, groups, size, 2)), axis=0)
+        self.accumulate(sums, values)
 
     def group_counts(self, w: Tensor) -> Tensor:
         """Returns the number of rows of weight above 0 of each label, (groups,)."""
@@ -259,10 +284,13 @@ class ClassificationMetric(keras.metrics.Metric):
 
     def _of_state(self, function: Callable[[], Any]) -> Tensor:
         """Returns what a function computes from the state, as a tensor."""
-        if not self.variables or host_value(self.variables[0]) is None:
+        if not (self.variables and self._on_host(self.variables[0].value)):
             return function()
-        with np.errstate(all="ignore"):
-            return ops.convert_to_tensor(function(), dtype=self.state_dtype)
+        self._result_on_host = True
+        try:
+            return ops.convert_to_tensor(on_host(function), dtype=self.state_dtype)
+        finally:
+            self._result_on_host = False
 
     def _mean(self) -> Tensor:
         """Returns the mean of the values of the groups."""

@@ -3,9 +3,10 @@
 from typing import Any
 
 import numpy as np
+from keras.backend import backend
 
 from keras_selcal._core.batch import Batch
-from keras_selcal._core.host import array_module
+from keras_selcal._core.host import array_module, cast
 from keras_selcal._core.ops import TINY, Tensor
 from keras_selcal._core.saving import serializable
 from keras_selcal.losses.base import brier
@@ -51,9 +52,9 @@ class BrierScore(ClassificationMetric):
     def update(self, batch: Batch, w: Tensor) -> None:
         xp = batch.xp
         rows = xp.stack([w, w * brier(batch)], axis=-1)
-        if xp is np:
-            # NumPy adds row after row, which loses digits in float32.
-            rows = rows.astype("float64")
+        if xp is np or backend() == "tensorflow":
+            # They add row after row, which loses digits in float32.
+            rows = cast(rows, "float64")
         sums = xp.sum(xp.reshape(rows, (-1, int(self.groups or 1), 2)), axis=0)
         self.accumulate(self._sums, sums)
 

@@ -22,7 +22,6 @@ from keras_selcal._core.histogram import Histogram
 from keras_selcal._core.host import array_module, cast
 from keras_selcal._core.ops import Tensor, safe_log
 from keras_selcal._core.saving import serializable
-from keras_selcal._core.sums import read
 from keras_selcal._core.validation import check_choice, check_count, refuse
 from keras_selcal.metrics.base import MOST_CELLS, ClassificationMetric
 from keras_selcal.metrics.ranking import to_cells
@@ -96,7 +95,7 @@ class _BinnedError(ClassificationMetric):
     def compute(self) -> tuple[Tensor, Tensor]:
         present = self.total(self._present)
         if self.binning == "adaptive":
-            histogram = Histogram(read(self._sums), present)
+            histogram = Histogram(self.pairs(self._sums), present)
             cuts = run_cuts(histogram.n[:, None], self.num_bins, histogram.xp)
             # A cell across a cut is split between its two runs.
             upto = histogram.upto(cuts)

@@ -8,7 +8,6 @@ from keras_selcal._core.host import cast
 from keras_selcal._core.ops import TINY, Tensor, may_loop
 from keras_selcal._core.ranking import Ranking
 from keras_selcal._core.saving import serializable
-from keras_selcal._core.sums import read
 from keras_selcal._core.validation import check_number
 from keras_selcal.metrics.ranking import RankingMetric, rescaled
 
@@ -243,7 +242,7 @@ class RiskAtCoverage(RankingMetric):
 
     def compute(self) -> tuple[Tensor, Tensor]:
         present = self.total(self._present)
-        histogram = Histogram(read(self._histogram), present, descending=True)
+        histogram = Histogram(self.pairs(self._histogram), present, descending=True)
         wanted = self.coverage * histogram.n
         loss = histogram.upto(wanted[:, None])[:, 0]
         return loss / histogram.xp.maximum(wanted, TINY), present
@@ -297,7 +296,7 @@ class CoverageAtRisk(RankingMetric):
         present = self.total(self._present)
         if not may_loop(present):
             return super().compute()
-        histogram = Histogram(read(self._histogram), present, descending=True)
+        histogram = Histogram(self.pairs(self._histogram), present, descending=True)
         return histogram.coverage_at(self.risk), present
 
     def get_config(self) -> dict[str, Any]:
