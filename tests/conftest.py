@@ -1,5 +1,6 @@
 """Fixtures and helpers for all tests."""
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -10,6 +11,9 @@ import pytest
 
 # `recipes` is in no wheel. Last, so that the installed keras_selcal is the one tested.
 sys.path.append(str(Path(__file__).parent.parent))
+# No test collects again what the packages hold: a tenth of all the time.
+gc.freeze()
+gc.set_threshold(100_000, 50, 100)
 # No test opens a window.
 os.environ["MPLBACKEND"] = "Agg"
 

@@ -25,6 +25,7 @@ WORST = lambertw(1 / np.e).real
 CRITICAL = 1 / WORST
 
 
+@pytest.mark.backend_free
 @quiet
 def test_inverse_focal_is_positive_above_the_exact_gamma():
     assert pytest.approx(3.5911, abs=1e-4) == CRITICAL
@@ -43,6 +44,7 @@ def test_inverse_focal_is_positive_above_the_exact_gamma():
         assert high == pytest.approx(brentq(excess, WORST, 0.99), abs=1 / 256)
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     "loss",
     [FocalLoss(0), FocalLoss(3.5), FocalLoss("53"), DualFocalLoss(), AURCLoss()],
@@ -62,6 +64,7 @@ def au_terms(k, smoothing, p):
     return -c * np.log1p(-cdf), c * np.where(p < tau, slope / (1 - cdf), 0)
 
 
+@pytest.mark.backend_free
 @quiet
 @pytest.mark.parametrize(
     ("k", "smoothing", "share", "somewhere"),
@@ -140,6 +143,7 @@ def mean_gradients(scale, **options):
     }
 
 
+@pytest.mark.backend_free
 @quiet
 def test_only_the_gradient_through_the_score_lowers_all_confidences():
     mean = mean_gradients(0.5)
@@ -148,6 +152,7 @@ def test_only_the_gradient_through_the_score_lowers_all_confidences():
     assert mean["cdf"] == pytest.approx(mean["default"], abs=0.05)
 
 
+@pytest.mark.backend_free
 @quiet
 def test_the_whole_gradient_drags_where_scores_lie_at_the_end_of_their_support():
     # Margins below 1/128, half a bin.

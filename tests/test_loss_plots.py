@@ -26,6 +26,7 @@ def curve(draw, loss, **options):
     return drawn.get_ydata()
 
 
+@pytest.mark.backend_free
 def test_weights_of_the_focal_family():
     draw = plots.loss_weights
     for gamma in (0.0, 1.0, 3.0):
@@ -39,6 +40,7 @@ def test_weights_of_the_focal_family():
     np.testing.assert_allclose(curve(draw, DualFocalLoss(2.0)), expected, rtol=1e-5)
 
 
+@pytest.mark.backend_free
 def test_weights_of_aurc_and_au_in_a_large_uniform_batch():
     k = 10
     score = np.maximum(P, (1 - P) / (k - 1))
@@ -106,6 +108,7 @@ def test_gradient_of_fl53_does_not_see_the_jump_of_gamma():
     np.testing.assert_allclose(gradient, expected, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.backend_free
 @pytest.mark.filterwarnings("ignore:AULoss with weight_gradient")
 def test_gradient_of_au_keeps_its_share_of_that_of_the_weight():
     beta = curve(plots.loss_weights, AULoss())
@@ -139,6 +142,7 @@ def test_values_of_losses(ax):
         np.testing.assert_allclose(plain, expected * weight.mean(), rtol=1e-4)
 
 
+@pytest.mark.backend_free
 def test_gradients_on_the_samples_of_models():
     drawn = {"focal": FocalLoss(2.0), "AU": AULoss(), "AURC": AURCLoss()}
     models = {"first": PROBABILITIES, "second": PROBABILITIES[::-1]}

@@ -70,6 +70,7 @@ def test_tie_groups_are_ordered_as_the_values(rng, dtype):
         np.testing.assert_array_equal(np.sign(ours[:, None] - ours), order)
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     "path",
     sorted(Path(keras_selcal.__file__).parent.rglob("*.py")),

@@ -260,6 +260,7 @@ COUNTS = {
 }
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("counts", COUNTS)
 @pytest.mark.parametrize("scores", SCORES)
 def test_weights_are_the_same_by_numpy(rng, scores, counts):
@@ -289,6 +290,7 @@ REGIONS = [
 ]
 
 
+@pytest.mark.backend_free
 def test_weights_in_double_precision_by_numpy(rng):
     s = np.round(rng.uniform(size=(2, 200)), 2)
     options = {**REGIONS[0], "support": (0.0, 1.0), "num_bins": 64}

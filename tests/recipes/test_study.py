@@ -65,6 +65,7 @@ def test_a_small_study_runs_resumes_and_is_measured(tmp_path, few_trials):
     assert set(found["small", "xe", "search"]) == {0, 1}
 
 
+@pytest.mark.backend_free
 def test_a_seed_decides_all_but_the_loss():
     """A model that was used before starts as a new one, whatever it was trained on."""
     bed = BED["small"]

@@ -180,6 +180,7 @@ def test_validation_and_a_rising_weight_gradient_survive_a_stop(tmp_path, monkey
     assert_same(resumed, whole)
 
 
+@pytest.mark.backend_free
 def test_the_chosen_model_has_the_lowest_validation_loss_after_warm_up(undisturbed):
     warmup = undisturbed.config()["settings"]["warmup_epochs"]
     losses = [row["val_loss"] for row in undisturbed.history()]
@@ -215,6 +216,7 @@ def test_choice_of_the_checkpoint(losses, warmup, best):
     assert state.best_epoch == best
 
 
+@pytest.mark.backend_free
 def test_another_task_or_network_does_not_continue_a_checkpoint(tmp_path, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
@@ -234,6 +236,7 @@ def test_another_task_or_network_does_not_continue_a_checkpoint(tmp_path, monkey
     assert not (tmp_path / "config.json").exists()
 
 
+@pytest.mark.backend_free
 def test_a_finished_run_is_not_repeated(undisturbed, monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("data of a finished run were loaded")
@@ -247,6 +250,7 @@ def test_a_finished_run_is_not_repeated(undisturbed, monkeypatch):
         tiny_run.train(undisturbed.folder, seed=1)
 
 
+@pytest.mark.backend_free
 def test_metrics_come_from_the_logits(undisturbed):
     logits, labels = undisturbed.predictions("test")
     found = evaluate(undisturbed)
