@@ -56,19 +56,20 @@ def test_sums_of_many_equal_rows_stay_accurate(name, weight):
     assert value(metric) == pytest.approx(exact(name, y[:1], p[:1]), rel=5e-5)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "bool"])
 @pytest.mark.parametrize("loss", [AULoss, AURCLoss])
-def test_a_score_may_be_in_half_precision(loss):
+def test_a_score_may_have_another_dtype(loss, dtype):
     y, z = data(BATCH)
 
-    def rounded(p):
-        return ops.cast(ops.max(p, axis=-1), "bfloat16")
+    def other(p):
+        return ops.cast(2 * ops.max(p, axis=-1) - 1, dtype)
 
     def same(p):
-        return ops.cast(rounded(p), p.dtype)
+        return ops.cast(other(p), p.dtype)
 
     p = softmax(z).astype("float32")
-    values = [float(numpy(loss(csf=csf)(y, p))) for csf in (rounded, same)]
-    assert values[0] == pytest.approx(values[1], rel=1e-2)
+    values = [float(numpy(loss(csf=csf)(y, p))) for csf in (other, same)]
+    assert values[0] == pytest.approx(values[1], rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -88,9 +88,8 @@ def by_numpy(function: Callable[..., Any], *arguments: Any, **options: Any) -> A
         return function(*arguments, **options, xp=ops)
     import torch
 
-    # Dual tensors do not show that they carry derivatives; NumPy has no bfloat16.
-    forward = torch.autograd.forward_ad._current_level >= 0
-    if forward or any(x.itemsize == 2 for x in tensors):
+    # Dual tensors do not show that they carry derivatives.
+    if torch.autograd.forward_ad._current_level >= 0:
         return function(*arguments, **options, xp=ops)
 
     def shared(x: Any) -> Any:

@@ -82,7 +82,7 @@ class ConfidenceScore:
             x: probabilities or logits, (..., k).
             xp: `keras.ops` or NumPy.
         """
-        scores = self.function(as_float(x))
+        scores = as_float(self.function(as_float(x)))
         if xp is np:
             return np.asarray(ops.convert_to_numpy(scores), "float64")
         return scores
