@@ -9,7 +9,7 @@ which depend on the machine. Everything is compiled on JAX and TensorFlow, and e
 PyTorch. Other packages are measured where they are installed (`tox -e peers`).
 
 With `--compare`, rows whose ratio has grown by more than half are marked, and the exit
-status is 1 if there are any.
+status is 1 if there are any, or 2 if nothing can be compared.
 """
 
 import argparse
@@ -69,6 +69,8 @@ EXACT = {
     "aurc": functional.aurc,
     "coverage_at_risk": lambda y, p: functional.coverage_at_risk(y, p, 0.1),
 }
+# The first of several runs writes the bytecode that an installed package has.
+WITH_BYTECODE = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
 # A ratio that has grown by this factor is not noise.
 SLOWER = 1.5
 
@@ -173,15 +175,16 @@ def starts(quick, repetitions):
     timed = {"no metric": None, "accuracy": keras.metrics.SparseCategoricalAccuracy}
     timed.update(STREAMING)
     first_step(None)
-    some = 1 if quick else 4
-    times = {n: min(first_step(f) for _ in range(some)) for n, f in timed.items()}
+    some = 3 if quick else 5
+    turns = [{n: first_step(f) for n, f in timed.items()} for _ in range(some)]
+    times = {name: min(turn[name] for turn in turns) for name in timed}
     yield rows_of("first step", "no metric", times)
     timed = {
         "import keras": lambda: cpu_of_import("keras"),
         "import keras_selcal after keras": lambda: cpu_of_import("keras_selcal"),
         "keras-selcal --help": cpu_of_help,
     }
-    times = {n: min(f() for _ in range(some + 1)) for n, f in timed.items()}
+    times = {n: min(f() for _ in range(some)) for n, f in timed.items()}
     yield rows_of("new process", "import keras", times)
 
 
@@ -192,10 +195,9 @@ def cpu_of_import(package):
         f"import time;{before}start = time.process_time();import {package};"
         "print(1e3 * (time.process_time() - start))"
     )
-    # The first run of a repetition writes the bytecode that an installed package has.
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": ""},
+        env=WITH_BYTECODE,
         stdout=subprocess.PIPE,
         check=True,
     )
@@ -206,7 +208,7 @@ def cpu_of_help():
     """Returns CPU time in ms of the command's help, with the start of Python."""
     command = [sys.executable, "-W", "ignore", "-m", "keras_selcal", "--help"]
     before = os.times()
-    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    subprocess.run(command, env=WITH_BYTECODE, stdout=subprocess.DEVNULL, check=True)
     after = os.times()
     return 1e3 * (sum(after[2:4]) - sum(before[2:4]))
 
@@ -269,54 +271,120 @@ GROUPS = {
 
 
 def shown(ratio):
-    return f"{ratio:.2%}" if ratio < 0.1 else f"{ratio:.2f}"
+    return f"{100 * ratio:.2g} %" if ratio < 0.1 else f"{ratio:.2f}"
 
 
-def main(arguments=None):
+def count(text):
+    """Returns a positive number, for argparse."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return number
+
+
+def heading(group):
+    return " ".join(GROUPS[group].__doc__.split())
+
+
+def parse(arguments):
+    """Returns the arguments and the rows of the run to compare with, or None."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description=__doc__.splitlines()[0]
+        prog="python -m benchmarks",
+        description=__doc__.splitlines()[0],
+        epilog="groups:\n" + "\n".join(f"  {g:<10}{heading(g)}" for g in GROUPS),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--quick", action="store_true", help="a tenth of the samples")
-    parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument(
+        "--quick", action="store_true", help="smaller and fewer measurements"
+    )
+    parser.add_argument(
+        "--repetitions",
+        type=count,
+        default=7,
+        help="a time is the least of about so many (default: %(default)s)",
+    )
     parser.add_argument("--json", type=Path, help="file to write")
     parser.add_argument(
         "--compare",
         type=Path,
         help="file of an earlier run; the exit status is 1 if a row has become slower",
     )
-    parser.add_argument("--groups", nargs="+", choices=GROUPS, default=[*GROUPS])
+    parser.add_argument(
+        "--groups",
+        nargs="+",
+        choices=GROUPS,
+        default=[*GROUPS],
+        help="what to measure, see below (default: all)",
+        metavar="GROUP",
+    )
     args = parser.parse_args(arguments)
+    if args.json and not args.json.parent.is_dir():
+        parser.error(f"--json: there is no folder {args.json.parent}")
+    if args.compare is None:
+        return args, None
     backend = keras.backend.backend()
-    before = json.loads(args.compare.read_text("utf-8")) if args.compare else {}
-    if before.get("backend", backend) != backend:
-        parser.error(f"{args.compare} is of the backend {before['backend']}.")
-    if before.get("quick", args.quick) != args.quick:
-        parser.error(f"Of this run and {args.compare}, only one is --quick.")
-    # TensorFlow warns of functions that are traced once each.
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)
-    print(f"backend: {backend}. CPU time in ms, and its ratio to that of a reference")
-    print(f"{'':<48}{'ms':>10}{'ratio':>9}{'before':>9}  to")
-    rows, slower = {}, []
+    try:
+        run = json.loads(args.compare.read_text("utf-8"))
+        theirs, quick, rows = run["backend"], run["quick"], run["rows"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        parser.error(f"{args.compare} is no run of python -m benchmarks ({error!r})")
+    if theirs != backend:
+        parser.error(
+            f"{args.compare} was measured on {theirs}; this run is on {backend}"
+        )
+    if quick != args.quick:
+        which = "with" if quick else "without"
+        parser.error(f"{args.compare} was measured {which} --quick; do the same here")
+    return args, rows
+
+
+def measure(args, before):
+    """Measures, prints and writes the groups. Returns the rows."""
+    rows = {}
     for group in args.groups:
-        print(f"\n{' '.join(GROUPS[group].__doc__.split())}", flush=True)
+        print(f"\n{heading(group)}", flush=True)
         for part in GROUPS[group](args.quick, args.repetitions):
             rows.update(part)
             for name, row in part.items():
-                earlier = before.get("rows", {}).get(name, {}).get("ratio")
-                mark = ""
-                if earlier is not None and row["ratio"] > SLOWER * earlier:
-                    slower.append(name)
-                    mark = ", slower than before"
+                earlier = before[name]["ratio"] if name in before else None
                 print(
                     f"{name:<48}{row['ms']:>10.3f}{shown(row['ratio']):>9}"
                     f"{'' if earlier is None else shown(earlier):>9}"
-                    f"  {row['reference']}{mark}",
+                    f"  {row['reference']}"
+                    f"{', slower than before' if is_slower(row, earlier) else ''}",
                     flush=True,
                 )
-    if args.json:
-        run = {"backend": backend, "quick": args.quick, "rows": rows}
-        args.json.write_text(json.dumps(run, indent=1, ensure_ascii=False), "utf-8")
-    return 1 if slower else 0
+        if args.json:
+            backend = keras.backend.backend()
+            run = {"backend": backend, "quick": args.quick, "rows": rows}
+            args.json.write_text(json.dumps(run, indent=1, ensure_ascii=False), "utf-8")
+    return rows
+
+
+def is_slower(row, earlier):
+    return earlier is not None and row["ratio"] > SLOWER * earlier
+
+
+def main(arguments=None):
+    args, before = parse(arguments)
+    # TensorFlow warns of functions that are traced once each.
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    backend = keras.backend.backend()
+    print(f"backend: {backend}. CPU time in ms, and its ratio to that of a reference")
+    print(f"{'':<48}{'ms':>10}{'ratio':>9}{'before':>9}  to")
+    try:
+        rows = measure(args, before or {})
+    except KeyboardInterrupt:
+        kept = f" Whole groups are in {args.json}." if args.json else ""
+        print(f"\nInterrupted.{kept}", file=sys.stderr)
+        return 130
+    if before is None:
+        return 0
+    both = [name for name in rows if name in before]
+    print(f"\n{len(both)} of {len(rows)} rows are in {args.compare}, too.")
+    if not both:
+        return 2
+    return int(any(is_slower(rows[name], before[name]["ratio"]) for name in both))
 
 
 if __name__ == "__main__":

@@ -88,8 +88,7 @@ def test_a_run_is_compared_with_a_saved_one(
     before, slower, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setattr(benchmarks, "GROUPS", {"few": few})
-    path = tmp_path / "run.json"
-    path.write_text(json.dumps({"rows": {"b, 2 × 2": {"ratio": before}}}))
+    path = saved(tmp_path, rows={"b, 2 × 2": {"ratio": before}})
     status = benchmarks.main(["--json", str(path), "--compare", str(path)])
     assert status == slower
     lines = capsys.readouterr().out.splitlines()
@@ -102,21 +101,65 @@ def test_a_run_is_compared_with_a_saved_one(
 
 
 @pytest.mark.backend_free
-def test_runs_of_two_backends_are_not_compared(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        ({"backend": "none"}, "was measured on none; this run is on"),
+        ({"quick": True}, "was measured with --quick"),
+        ({"rows": None}, "no run of python -m benchmarks"),
+        (None, "no run of python -m benchmarks"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(run, words, tmp_path, capsys):
     path = tmp_path / "run.json"
-    path.write_text(json.dumps({"backend": "none", "rows": {}}))
-    with pytest.raises(SystemExit):
+    if run is not None:
+        saved(tmp_path, **run)
+    with pytest.raises(SystemExit) as end:
         benchmarks.main(["--compare", str(path)])
-    assert "backend none" in capsys.readouterr().err
+    assert end.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+def saved(folder, **changed):
+    """Writes a run, without what is changed to None."""
+    run = {"backend": keras.backend.backend(), "quick": False, "rows": {}, **changed}
+    run = {name: value for name, value in run.items() if value is not None}
+    path = folder / "run.json"
+    path.write_text(json.dumps(run), "utf-8")
+    return path
 
 
 @pytest.mark.backend_free
-def test_a_quick_run_is_not_compared_with_a_whole_one(tmp_path, capsys):
+def test_a_comparison_of_no_row_does_not_pass(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(benchmarks, "GROUPS", {"few": few})
+    path = saved(tmp_path, rows={"other": {"ratio": 1.0}})
+    assert benchmarks.main(["--compare", str(path)]) == 2
+    assert "0 of 2 rows" in capsys.readouterr().out
+
+
+@pytest.mark.backend_free
+def test_an_interrupted_run_keeps_its_groups(tmp_path, capsys, monkeypatch):
+    def stopped(quick, repetitions):
+        """Nothing."""
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(benchmarks, "GROUPS", {"few": few, "stopped": stopped})
     path = tmp_path / "run.json"
-    path.write_text(json.dumps({"quick": True, "rows": {}}))
-    with pytest.raises(SystemExit):
-        benchmarks.main(["--compare", str(path)])
-    assert "only one is --quick" in capsys.readouterr().err
+    assert benchmarks.main(["--json", str(path)]) == 130
+    assert f"Whole groups are in {path}" in capsys.readouterr().err
+    assert len(json.loads(path.read_text("utf-8"))["rows"]) == 2
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize(
+    "arguments", [["--repetitions", "0"], ["--json", "no/such/folder/run.json"]]
+)
+def test_bad_options_are_refused_before_a_measurement(arguments, capsys):
+    with pytest.raises(SystemExit) as end:
+        benchmarks.main(arguments)
+    assert end.value.code == 2
+    assert arguments[0] in capsys.readouterr().err
 
 
 @pytest.mark.backend_free
