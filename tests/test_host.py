@@ -159,3 +159,16 @@ def test_torch_compiles_an_update_and_a_result_whole():
 
     found = float(step(ops.convert_to_tensor(y), ops.convert_to_tensor(z)))
     assert found == pytest.approx(exact("aurc", y, z, from_logits=True), abs=2e-6)
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="transforms of PyTorch")
+def test_functional_gradients_inside_autocast():
+    import torch
+
+    y, z = (ops.convert_to_tensor(x) for x in data(BATCH))
+    loss = AULoss(from_logits=True)
+    gradient = torch.func.grad(lambda z: loss(y, z))
+    expected = gradient(z)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = gradient(z)
+    np.testing.assert_allclose(numpy(found), numpy(expected), rtol=1e-5, atol=1e-7)

@@ -7,6 +7,7 @@ from backends import numpy
 from keras import ops
 from streaming import BATCH, K, N, data, exact, make, softmax, value
 
+from keras_selcal import csf
 from keras_selcal import metrics as M  # noqa: N812
 from keras_selcal._core.ranking import Ranking
 
@@ -119,3 +120,34 @@ def test_log_odds_keep_saturated_scores_apart():
     metric = M.AURC()
     metric.update_state(y, softmax(z).astype("float32").round(6))
     assert value(metric) == pytest.approx(5 / BATCH, abs=1e-6)
+
+
+def test_a_risk_that_equals_its_bound_is_held():
+    """Sums of tenths are rounded in float32: exactly, they are just above or below."""
+    y = np.array([0, 0, 1, 0])
+    p = np.linspace(0.95, 0.75, 4)
+    p = np.stack([p, 1 - p], -1).astype("float32")
+    w = np.array([0.1, 0.2, 0.3, 0.4])
+    metric = M.CoverageAtRisk(0.3)
+    metric.update_state(y, p, w)
+    assert value(metric) == 1.0
+    metric = M.FPRAtTPR(0.6)
+    metric.update_state(np.array([0, -1, 0, 0]), p, np.array([0.2, 1.0, 0.4, 0.4]))
+    assert value(metric) == 1.0
+    metric = M.FPRAtTPR(0.2)
+    metric.update_state(np.array([0, -1, 0, 0]), p, np.array([0.2, 1.0, 0.4, 0.4]))
+    assert value(metric) == 0.0
+
+
+def test_infinite_scores_are_the_surest():
+    def odds(p):
+        top = ops.max(p, axis=-1)
+        return top / (1.0 - top)
+
+    y = np.array([0, 0, 1, 0])
+    p = np.array([[1.0, 0.0], [0.9, 0.1], [0.6, 0.4], [0.7, 0.3]], "float32")
+    for support in (None, (0, 1)):
+        score = csf.ConfidenceScore(odds, support)
+        metric = M.AURC(csf=score)
+        metric.update_state(y, p)
+        assert value(metric) == pytest.approx(1 / 16, abs=1e-6)

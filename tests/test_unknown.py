@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import reference
+from backends import numpy
+from keras import ops
 from real_data import load_logits
 from scipy.special import digamma
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
@@ -275,6 +277,18 @@ def test_one_kind_alone_has_no_share(label):
     for metric, expected in ((M.SCODAURC(share=0.2), np.nan), (M.OODAUROC(), np.nan)):
         metric.update_state(np.full(2, label), np.full((2, 2), 0.5))
         assert float(metric.result()) == pytest.approx(expected, nan_ok=True)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "bool"])
+def test_labels_without_a_sign_are_known(dtype):
+    metric = M.OODAUROC()
+    y = ops.cast(ops.convert_to_tensor([0, 1]), dtype)
+    metric.update_state(y, ops.convert_to_tensor([[0.9, 0.1], [0.2, 0.8]]))
+    assert float(numpy(metric.variables[-1])[0, 0]) == 0.0
+    if dtype == "uint8":
+        y = ops.cast(ops.convert_to_tensor([0, 255]), dtype)
+        metric.update_state(y, ops.convert_to_tensor([[0.9, 0.1], [0.2, 0.8]]))
+        assert np.isnan(float(numpy(metric.result())))
 
 
 def test_one_column_holds_predictions_and_no_column_scores():

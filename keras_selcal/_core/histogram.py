@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_selcal._core.host import array_module, cast
 from keras_selcal._core.ops import TINY, Tensor, cumsum
-from keras_selcal._core.ranking import at_most
+from keras_selcal._core.ranking import ROUNDED, at_most
 from keras_selcal._core.sums import value_upto, walks
 
 # Cells that are added up at a time: rows of 32 numbers take less time than pairs.
@@ -105,7 +105,7 @@ class Histogram:
         mass_before, value_before = mass - block_mass, value - block_value
         # At the end of a block's cell, the value is at least that before the block,
         # and the mass at most that up to its end.
-        may_hold = (block_mass > 0) & at_most(risk, value_before, mass)
+        may_hold = (block_mass > 0) & at_most(risk, value_before, mass, ROUNDED)
         number = xp.arange(self.blocks, dtype="int32")
 
         def last(end: Tensor) -> Tensor:
@@ -119,7 +119,8 @@ class Histogram:
             before = xp.take_along_axis(mass_before, place, axis=-1)[..., None]
             upto = before + cumsum(inside_mass)
             before = xp.take_along_axis(value_before, place, axis=-1)[..., None]
-            kept = at_most(risk, before + cumsum(inside_value), upto)
+            inside = before + cumsum(inside_value)
+            kept = at_most(risk, inside, upto, ROUNDED)
             largest = xp.amax(xp.where(kept, upto, 0.0), axis=-1)
             found = xp.where(block >= 0, largest, found)
             return xp.where(found > 0, -1, last(block)), found

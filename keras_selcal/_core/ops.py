@@ -157,9 +157,14 @@ def _matmul_outside_autocast() -> Any:
     import torch
 
     class MatMul(torch.autograd.Function):
+        generate_vmap_rule = True
+
         @staticmethod
-        def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
-            ctx.save_for_backward(a, b)
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            ctx.save_for_backward(*inputs)
+
+        @staticmethod
+        def forward(a: Tensor, b: Tensor) -> Tensor:
             with torch.autocast(a.device.type, enabled=False):
                 return torch.matmul(a, b)
 

@@ -13,13 +13,22 @@ import numpy as np
 from keras_selcal._core.harmonic import harmonic_difference
 from keras_selcal._core.ops import TINY, cumsum, sums_after
 
+# Shares of a hair: r·mass may round to just below a loss that equals it. Weights that
+# are sums of float32 have been rounded before.
+EXACT = 1e-12
+ROUNDED = 1e-6
+
 
 class Ranking(NamedTuple):
-    """Groups of samples in rising confidence, on `xp` NumPy or `keras.ops`."""
+    """Groups of samples in rising confidence, on `xp` NumPy or `keras.ops`.
+
+    Sums are compared up to a share `slack` of them.
+    """
 
     mass: Any
     loss: Any
     xp: Any
+    slack: float = EXACT
 
     @property
     def n(self) -> Any:
@@ -138,8 +147,7 @@ class Ranking(NamedTuple):
         xp = self.xp
         mass, loss = self.accepted()
         right, wrong = mass[..., -1] - loss[..., -1], loss[..., -1]
-        slack = 1e-12 if "64" in str(self.mass.dtype) else 1e-6
-        enough = mass - loss >= (tpr * (1 - slack)) * right[..., None]
+        enough = mass - loss >= (tpr * (1 - self.slack)) * right[..., None]
         least = xp.amin(xp.where(enough, loss, wrong[..., None]), axis=-1)
         both = (right > 0) & (wrong > 0)
         share = least / xp.where(both, wrong, 1.0)
@@ -164,17 +172,15 @@ class Ranking(NamedTuple):
         """Largest coverage of a mean loss of at most r; whole groups only."""
         xp = self.xp
         mass, loss = self.accepted()
-        kept = at_most(risk, loss, mass)
+        kept = at_most(risk, loss, mass, self.slack)
         n = mass[..., -1]
         coverage = xp.amax(xp.where(kept, mass, 0.0), axis=-1) / xp.maximum(n, TINY)
         total = loss[..., -1]
         return xp.where(total == total, coverage, float("nan"))
 
 
-def at_most(risk: float, loss: Any, mass: Any) -> Any:
-    """Returns where the mean loss is at most r."""
-    # A hair of slack: r·mass may round to just below a loss that equals it.
-    slack = 1e-12 if "64" in str(mass.dtype) else 1e-6
+def at_most(risk: float, loss: Any, mass: Any, slack: float) -> Any:
+    """Returns where the mean loss is at most r, up to a share of r."""
     return loss <= risk * mass * (1 + slack)
 
 

@@ -24,15 +24,19 @@ NEEDS = ("probabilities", "logits")
 
 # Values within ±SCALE share the middle half of (−1, 1).
 SCALE = 4.0
+# Beyond this, values are no further apart: x/(4 + |x|) is ±1.
+_LARGE = 1e30
 
 
 def squash(x: Any, xp: Any = ops) -> Any:
-    """Returns x/(4 + |x|) in (−1, 1): rising, and without the saturation of a sigmoid.
+    """Returns x/(4 + |x|) in (−1, 1): rising, and without the saturation of a sigmoid;
+    ±1 for ±∞.
 
     Example:
     >>> squash(np.array([-4.0, 0.0, 12.0]), np).tolist()
     [-0.5, 0.0, 0.75]
     """
+    x = xp.clip(x, -_LARGE, _LARGE)
     return x / (SCALE + xp.abs(x))
 
 

@@ -6,7 +6,7 @@ from keras_selcal import csf as csfs
 from keras_selcal._core.batch import Batch
 from keras_selcal._core.host import array_module, cast
 from keras_selcal._core.ops import TINY, Tensor
-from keras_selcal._core.ranking import Ranking
+from keras_selcal._core.ranking import ROUNDED, Ranking
 from keras_selcal._core.validation import check_count
 from keras_selcal.csf.score import squash
 from keras_selcal.metrics.base import MOST_CELLS, ClassificationMetric
@@ -32,6 +32,11 @@ def rescaled(sums: Tensor, present: Tensor) -> Tensor:
     mass = xp.sum(sums, axis=-2)[..., 0]
     factor = xp.maximum(1.0, present / xp.maximum(mass, TINY))
     return sums * factor[:, None, None]
+
+
+def ranking_of(sums: Tensor) -> Ranking:
+    """Returns the ranking of mass and loss, (groups, cells, 2)."""
+    return Ranking(sums[..., 0], sums[..., 1], array_module(sums), ROUNDED)
 
 
 class RankingMetric(ClassificationMetric):
@@ -78,7 +83,7 @@ class RankingMetric(ClassificationMetric):
     def ranking(self) -> Ranking:
         """Returns the cells as groups of equal rank, (groups, cells)."""
         histogram = rescaled(self.total(self._histogram), self.total(self._present))
-        return Ranking(histogram[..., 0], histogram[..., 1], array_module(histogram))
+        return ranking_of(histogram)
 
     def of_ranking(self, ranking: Ranking) -> Tensor:
         """Returns the metric of each ranking, (groups,)."""

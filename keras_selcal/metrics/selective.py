@@ -9,7 +9,7 @@ from keras_selcal._core.ops import TINY, Tensor, may_loop
 from keras_selcal._core.ranking import Ranking
 from keras_selcal._core.saving import serializable
 from keras_selcal._core.validation import check_number
-from keras_selcal.metrics.ranking import RankingMetric, rescaled
+from keras_selcal.metrics.ranking import RankingMetric, ranking_of, rescaled
 
 # Cells of the histogram of losses: exact for 0 and 1, fine for soft labels.
 _LOSS_CELLS = 2**10
@@ -111,7 +111,7 @@ class ExcessAURC(RankingMetric):
 
     def of_ranking(self, ranking: Ranking) -> Tensor:
         losses = rescaled(self.total(self._losses), self.total(self._present))
-        best = Ranking(losses[..., 0], losses[..., 1], ranking.xp).aurc()
+        best = ranking_of(losses).aurc()
         excess = ranking.aurc() - best
         # A difference of equal sums may round to just below 0; NaN stays.
         return ranking.xp.where(excess < 0.0, 0.0, excess)

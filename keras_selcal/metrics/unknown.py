@@ -3,18 +3,24 @@
 import math
 from typing import Any, ClassVar
 
+import keras
 import numpy as np
 from keras import ops
 
 from keras_selcal._core.batch import Batch
-from keras_selcal._core.host import array_module
+from keras_selcal._core.host import array_module, cast
 from keras_selcal._core.ops import Tensor
 from keras_selcal._core.outputs import broadcast_weight
 from keras_selcal._core.ranking import Ranking
 from keras_selcal._core.saving import serializable
 from keras_selcal._core.validation import check_choice, check_number, refuse
 from keras_selcal.functional.unknown import check_share, unknown_weight
-from keras_selcal.metrics.ranking import RankingMetric, rescaled, to_cells
+from keras_selcal.metrics.ranking import (
+    RankingMetric,
+    ranking_of,
+    rescaled,
+    to_cells,
+)
 
 UNKNOWN = -1
 """The label of an input that belongs to none of the classes."""
@@ -70,6 +76,9 @@ class UnknownMetric(RankingMetric):
         tensors = ops.is_tensor(y_true) or ops.is_tensor(given)
         xp, convert = (ops, ops.convert_to_tensor) if tensors else (np, np.asarray)
         y_true, given = convert(y_true), convert(given)
+        if keras.backend.standardize_dtype(y_true.dtype) in ("bool", "uint8"):
+            # PyTorch takes the −1 below for 255.
+            y_true = cast(y_true, "int32")
         shape = self.outputs.sample_shape(ops.shape(ops.convert_to_tensor(y_pred)))
         if not tensors and y_true.size != math.prod(shape):
             allowed = f"one class index a sample, {UNKNOWN} for unknown inputs"
@@ -106,8 +115,8 @@ class UnknownMetric(RankingMetric):
 
 def _by_kind(known: Tensor, unknown: Tensor) -> Ranking:
     """Returns the ranking whose loss is the mass of the unknown inputs."""
-    mass = known[..., 0] + unknown[..., 0]
-    return Ranking(mass, unknown[..., 0], array_module(mass))
+    mass, xp = known[..., 0] + unknown[..., 0], array_module(known)
+    return ranking_of(xp.stack([mass, unknown[..., 0]], axis=-1))
 
 
 @serializable
@@ -223,8 +232,7 @@ class _Mixture(UnknownMetric):
         if self.share is not None:
             # A share of inputs of which none was seen is not defined.
             weight = xp.where((n > 0) & (m > 0), weight, float("nan"))
-        sums = known + weight * unknown
-        return Ranking(sums[..., 0], sums[..., 1], xp)
+        return ranking_of(known + weight * unknown)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "share": self.share}
