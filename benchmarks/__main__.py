@@ -81,7 +81,7 @@ def rows_of(size, reference, times):
         f"{name}, {size}": {
             "ms": round(ms, 4),
             "reference": reference,
-            "ratio": round(ms / times[reference], 4),
+            "ratio": round(ms / times[reference], 6),
         }
         for name, ms in times.items()
     }
