@@ -3,7 +3,6 @@
 import math
 from typing import Any, ClassVar
 
-import keras
 import numpy as np
 from keras import ops
 
@@ -76,7 +75,7 @@ class UnknownMetric(RankingMetric):
         tensors = ops.is_tensor(y_true) or ops.is_tensor(given)
         xp, convert = (ops, ops.convert_to_tensor) if tensors else (np, np.asarray)
         y_true, given = convert(y_true), convert(given)
-        if keras.backend.standardize_dtype(y_true.dtype) in ("bool", "uint8"):
+        if any(name in str(y_true.dtype) for name in ("bool", "uint8")):
             # PyTorch takes the −1 below for 255.
             y_true = cast(y_true, "int32")
         shape = self.outputs.sample_shape(ops.shape(ops.convert_to_tensor(y_pred)))
