@@ -11,7 +11,7 @@ import pytest
 
 # `recipes` is in no wheel. Last, so that the installed keras_selcal is the one tested.
 sys.path.append(str(Path(__file__).parent.parent))
-# No test collects again what the packages hold: a tenth of all the time.
+# No test collects again what the packages hold, which took up to a tenth of the time.
 gc.freeze()
 gc.set_threshold(100_000, 50, 100)
 # No test opens a window.

@@ -256,8 +256,9 @@ class ClassificationMetric(keras.metrics.Metric):
         if n is not None and xp is ops:
             # One row after the other, a long sum in float32 loses digits.
             parts += min(n // _MOST_SUMMANDS, n // num_cells)
-            part = xp.arange(n, dtype="int32") // math.ceil(n / parts)
-            index = index + num_cells * part if parts > 1 else index
+        if parts > 1:
+            part = ops.arange(n, dtype="int32") // math.ceil(n / parts)
+            index = index + num_cells * part
         values = segment_sum(rows, index, parts * num_cells)
         values = xp.sum(xp.reshape(values, (parts, groups, size, 2)), axis=0)
         self.accumulate(sums, values)

@@ -10,7 +10,7 @@ from keras_selcal._core.batch import Batch
 from keras_selcal._core.host import array_module, cast
 from keras_selcal._core.ops import Tensor
 from keras_selcal._core.outputs import broadcast_weight
-from keras_selcal._core.ranking import Ranking
+from keras_selcal._core.ranking import ROUNDED, Ranking
 from keras_selcal._core.saving import serializable
 from keras_selcal._core.validation import check_choice, check_number, refuse
 from keras_selcal.functional.unknown import check_share, unknown_weight
@@ -114,8 +114,8 @@ class UnknownMetric(RankingMetric):
 
 def _by_kind(known: Tensor, unknown: Tensor) -> Ranking:
     """Returns the ranking whose loss is the mass of the unknown inputs."""
-    mass, xp = known[..., 0] + unknown[..., 0], array_module(known)
-    return ranking_of(xp.stack([mass, unknown[..., 0]], axis=-1))
+    mass = known[..., 0] + unknown[..., 0]
+    return Ranking(mass, unknown[..., 0], array_module(mass), ROUNDED)
 
 
 @serializable
