@@ -1,5 +1,6 @@
 """Fixtures and helpers for all tests."""
 
+import functools
 import gc
 import os
 import sys
@@ -16,6 +17,13 @@ gc.freeze()
 gc.set_threshold(100_000, 50, 100)
 # No test opens a window.
 os.environ["MPLBACKEND"] = "Agg"
+
+if keras.backend.backend() == "jax":
+    # For each eager operation that it compiles, JAX makes an MLIR context, which takes
+    # longer than to read the compiled code from its cache. All share one here.
+    from jax._src.interpreters import mlir
+
+    mlir.make_ir_context = functools.cache(mlir.make_ir_context)
 
 
 @pytest.fixture

@@ -31,5 +31,12 @@ def parity(name):
         return dict(arrays)
 
 
+def state_dict(name):
+    """Returns PyTorch's weights by their names there."""
+    prefix = "state/"
+    arrays = parity(name).items()
+    return {key.removeprefix(prefix): a for key, a in arrays if key.startswith(prefix)}
+
+
 def predict(model, x):
     return model.predict(x, verbose=0)

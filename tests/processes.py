@@ -1,6 +1,7 @@
 """Processes of their own, which are started and waited for together."""
 
 import contextlib
+import importlib.util
 import json
 import os
 import random
@@ -13,15 +14,20 @@ import time
 from pathlib import Path
 
 
-def start(*command, **environment):
-    """Starts this Python with a command, the paths of this process, and one thread."""
+def start(*command, python=sys.executable, **environment):
+    """Starts Python with a command, and one thread.
+
+    This Python, with the paths of this process, or another one with its own.
+    """
+    if python == sys.executable:
+        paths = os.pathsep.join(filter(None, sys.path))
+        environment = {"PYTHONPATH": paths, **environment}
     # A file, since a pipe that nobody reads would stop the process when it is full.
     output = tempfile.TemporaryFile("w+")  # noqa: SIM115
     process = subprocess.Popen(
-        [sys.executable, *map(str, command)],
+        [python, *map(str, command)],
         env={
             **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
             "PYTHONFAULTHANDLER": "1",
             "OMP_NUM_THREADS": "1",
             **environment,
@@ -83,39 +89,12 @@ def free_port():
     raise OSError("No free port.")
 
 
-def load_elsewhere(pythons, code, *arguments):
-    """Runs code that loads files on other backends and prints the backend at its end.
-
-    Args:
-        pythons: backend to interpreter.
-        code: the code.
-        *arguments: `sys.argv[1:]` of the code.
-    """
-    root = str(Path(__file__).parents[1])
-    for backend, python in pythons.items():
-        result = subprocess.run(
-            [python, "-c", code, *arguments],
-            env={**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": root},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert result.returncode == 0, result.stderr
-        assert result.stdout.strip().endswith(backend)
-
-
-def other_backends():
-    """Returns the interpreters of other backends: of this environment, and those that
+def backends():
+    """Returns the interpreter of each backend: of this environment, and those that
     KERAS_SELCAL_PYTHONS names (JSON: backend to interpreter).
     """
-    import keras
-
     pythons = json.loads(os.environ.get("KERAS_SELCAL_PYTHONS", "{}"))
     for backend in ("jax", "tensorflow", "torch"):
-        try:
-            __import__(backend)
-        except ImportError:
-            continue
-        pythons.setdefault(backend, sys.executable)
-    pythons.pop(keras.backend.backend(), None)
+        if importlib.util.find_spec(backend):
+            pythons.setdefault(backend, sys.executable)
     return pythons

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from classifier_data import draw, first_half, identity, network
 from keras import layers
-from processes import load_elsewhere, other_backends
 
 from keras_selcal import ConformalClassifier, SelectiveClassifier, TemperatureScaling
 
@@ -173,75 +172,3 @@ def test_refusals(kind, tmp_path):
     identity().save(tmp_path / "other.keras")
     with pytest.raises(ValueError, match="`path` must be a file saved by"):
         kind.load(tmp_path / "other.keras")
-
-
-LOAD = """
-import sys
-import keras
-import numpy as np
-import keras_selcal
-for path in sys.argv[2:]:
-    data = np.load(path + ".npz")
-    classifier = getattr(keras_selcal, sys.argv[1]).load(path + ".keras")
-    for name, found in classifier.predict(data["x"], verbose=0)._asdict().items():
-        if name == "confidence":
-            np.testing.assert_allclose(found, data[name], atol=1e-5)
-        else:
-            # With a seed, rounding can move single classes in or out of sets.
-            assert (found != data[name]).sum() <= 2 * path.endswith("random"), name
-    np.testing.assert_allclose(classifier.threshold, data["threshold"], rtol=1e-6)
-    assert repr(classifier.record) == str(data["record"])
-print(keras.backend.backend())
-"""
-
-
-def saved_kinds(kind):
-    """Returns fitted classifiers by name, each with inputs."""
-    x, y = draw()
-    if kind is ConformalClassifier:
-        seeds = {"plain": None, "random": 2}
-        sets = {
-            name: kind(
-                network(), method="aps", seed=seed, calibrator=TemperatureScaling()
-            )
-            for name, seed in seeds.items()
-        }
-        return {name: (c.fit(x, y, verbose=0), x) for name, c in sets.items()}
-    plain = kind(network(), "margin", calibrator=TemperatureScaling())
-    several = kind(
-        network(),
-        calibrator=TemperatureScaling(multi_label=True),
-        multi_label=True,
-        decision_threshold=0.4,
-    )
-    tokens = keras.Sequential(
-        [
-            keras.Input((4,), dtype="int32"),
-            layers.Embedding(9, 1, mask_zero=True, embeddings_initializer="normal"),
-            layers.Activation("sigmoid"),
-        ]
-    )
-    ids = np.random.default_rng(0).integers(0, 9, (50, 4))
-    return {
-        "plain": (plain.fit(x, y, coverage=0.6, verbose=0), x),
-        "several": (several.fit(x, np.eye(3)[y], risk=0.3, delta=0.1, verbose=0), x),
-        "padded": (kind(tokens).fit(ids, ids % 2, coverage=0.5, verbose=0), ids),
-    }
-
-
-def test_saved_here_loaded_on_another_backend(kind, tmp_path):
-    pythons = other_backends()
-    if not pythons:
-        pytest.skip("no other backend at hand: see KERAS_SELCAL_PYTHONS")
-    paths = []
-    for name, (classifier, x) in saved_kinds(kind).items():
-        paths.append(str(tmp_path / name))
-        classifier.save(f"{paths[-1]}.keras")
-        np.savez(
-            f"{paths[-1]}.npz",
-            x=x,
-            threshold=classifier.threshold,
-            record=repr(classifier.record),
-            **classifier.predict(x, verbose=0)._asdict(),
-        )
-    load_elsewhere(pythons, LOAD, kind.__name__, *paths)

@@ -7,8 +7,7 @@ import sys
 import keras
 import numpy as np
 import pytest
-from model_data import SMALL, parity, predict, small
-from processes import load_elsewhere
+from model_data import SMALL, parity, predict, small, state_dict
 from real_data import find, load
 
 from keras_selcal import functional
@@ -20,14 +19,6 @@ TRANSFORMERS = ("vit", "swin")
 # The values of ImageNet, with which the published checkpoints were trained.
 MEAN = np.array([0.485, 0.456, 0.406], "float32")
 STD = np.array([0.229, 0.224, 0.225], "float32")
-
-
-def state_dict(name):
-    return {
-        key.removeprefix("state/"): value
-        for key, value in parity(name).items()
-        if key.startswith("state/")
-    }
 
 
 def timm_names(state):
@@ -290,39 +281,3 @@ def test_pretrained_networks_have_the_published_accuracy_and_ece(name, accuracy,
     assert np.mean(logits.argmax(-1) == y) * 100 == pytest.approx(accuracy, abs=0.005)
     found = functional.ece(y, logits, from_logits=True) * 100
     assert found == pytest.approx(ece, abs=0.002)
-
-
-LOAD = """
-import sys
-
-import keras
-import numpy as np
-
-import recipes.models.swin
-import recipes.models.vit
-
-for initializer in ("TruncatedNormal", "VarianceScaling"):
-    getattr(keras.initializers, initializer).__call__ = (
-        lambda self, shape, dtype=None: keras.ops.zeros(shape, dtype)
-    )
-for name in sys.argv[2:]:
-    model = keras.models.load_model(f"{sys.argv[1]}/{name}.keras")
-    with np.load(f"{sys.argv[1]}/{name}.npz") as data:
-        logits = model.predict(data["x"], verbose=0)
-        np.testing.assert_allclose(logits, data["logits"], atol=1e-4)
-print(keras.backend.backend())
-"""
-
-
-def test_a_saved_model_predicts_the_same_on_another_backend(weights, tmp_path):
-    pythons = json.loads(os.environ.get("KERAS_SELCAL_PYTHONS", "{}"))
-    pythons.pop(keras.backend.backend(), None)
-    if not pythons:
-        pytest.skip("KERAS_SELCAL_PYTHONS names no other backend")
-    names = ("cifar_resnet", *TRANSFORMERS)
-    for name in names:
-        model = small(name)
-        models.load_pretrained(model, weights(state_dict(name)))
-        model.save(tmp_path / f"{name}.keras")
-        np.savez(tmp_path / f"{name}.npz", **parity(name))
-    load_elsewhere(pythons, LOAD, str(tmp_path), *names)

@@ -1,0 +1,112 @@
+"""Files that one backend saves and the others load: run by `test_cross.py` in processes
+of their own, `python cross_worker.py save FOLDER` and `python cross_worker.py load
+FOLDER`, where each backend has a folder in FOLDER.
+"""
+
+import sys
+from pathlib import Path
+
+# `recipes` is in no wheel. Last, so that the installed keras_selcal is the one tested.
+sys.path.append(str(Path(__file__).parents[1]))
+
+import keras
+import numpy as np
+from classifier_data import draw, network
+from model_data import parity, small, state_dict
+
+from keras_selcal import ConformalClassifier, SelectiveClassifier, TemperatureScaling
+from recipes import models
+
+NETWORKS = ("cifar_resnet", "vit", "swin")
+
+
+def selective():
+    """Returns fitted classifiers by name, each with inputs."""
+    x, y = draw()
+    plain = SelectiveClassifier(network(), "margin", calibrator=TemperatureScaling())
+    several = SelectiveClassifier(
+        network(),
+        calibrator=TemperatureScaling(multi_label=True),
+        multi_label=True,
+        decision_threshold=0.4,
+    )
+    layers = keras.layers
+    tokens = keras.Sequential(
+        [
+            keras.Input((4,), dtype="int32"),
+            layers.Embedding(9, 1, mask_zero=True, embeddings_initializer="normal"),
+            layers.Activation("sigmoid"),
+        ]
+    )
+    padded, ids = SelectiveClassifier(tokens), np.arange(200).reshape(50, 4) % 9
+    return {
+        "plain": (plain.fit(x, y, coverage=0.6, verbose=0), x),
+        "several": (several.fit(x, np.eye(3)[y], risk=0.3, delta=0.1, verbose=0), x),
+        "padded": (padded.fit(ids, ids % 2, coverage=0.5, verbose=0), ids),
+    }
+
+
+def sets():
+    """Returns fitted classifiers by name, each with inputs."""
+    x, y = draw()
+    found = {}
+    for name, seed in {"sets": None, "random_sets": 2}.items():
+        classifier = ConformalClassifier(
+            network(), method="aps", seed=seed, calibrator=TemperatureScaling()
+        )
+        found[name] = (classifier.fit(x, y, verbose=0), x)
+    return found
+
+
+def save(folder):
+    """Saves classifiers with their answers, and networks with those of PyTorch."""
+    for name, (classifier, x) in (selective() | sets()).items():
+        classifier.save(folder / f"{name}.keras")
+        np.savez(
+            folder / f"{name}.npz",
+            x=x,
+            threshold=classifier.threshold,
+            record=repr(classifier.record),
+            **classifier.predict(x, verbose=0)._asdict(),
+        )
+    for name in NETWORKS:
+        model = small(name)
+        np.savez(folder / "weights.npz", **state_dict(name))
+        models.load_pretrained(model, folder / "weights.npz")
+        model.save(folder / f"{name}.keras")
+
+
+def load(folder):
+    """Loads what `save` wrote: all answers are the same."""
+    for path in sorted(folder.glob("*.keras")):
+        if path.stem in NETWORKS:
+            model, expected = keras.models.load_model(path), parity(path.stem)
+            logits = model.predict(expected["x"], verbose=0)
+            np.testing.assert_allclose(logits, expected["logits"], atol=1e-4)
+            continue
+        kind = ConformalClassifier if "sets" in path.stem else SelectiveClassifier
+        classifier, data = kind.load(path), np.load(path.with_suffix(".npz"))
+        for name, found in classifier.predict(data["x"], verbose=0)._asdict().items():
+            if name == "confidence":
+                np.testing.assert_allclose(found, data[name], atol=1e-5)
+            else:
+                # With a seed, rounding can move single classes in or out of sets.
+                few = 2 if path.stem == "random_sets" else 0
+                assert (found != data[name]).sum() <= few, (path, name)
+        np.testing.assert_allclose(classifier.threshold, data["threshold"], rtol=1e-6)
+        assert repr(classifier.record) == str(data["record"])
+
+
+def main(task, folder):
+    own = Path(folder) / keras.backend.backend()
+    if task == "save":
+        own.mkdir()
+        save(own)
+        return
+    for other in Path(folder).iterdir():
+        if other != own:
+            load(other)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
