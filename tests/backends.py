@@ -1,8 +1,21 @@
 """Values, gradients and compiled calls of `keras.ops` code on any backend."""
 
+import functools
+
 import keras
 import numpy as np
 from keras import ops
+
+
+def share_context():
+    """Lets JAX compile all operations in one MLIR context.
+
+    It makes one for each, which takes longer than to read the cache of compiled code.
+    """
+    if keras.backend.backend() == "jax":
+        from jax._src.interpreters import mlir
+
+        mlir.make_ir_context = functools.cache(mlir.make_ir_context)
 
 
 def numpy(x):

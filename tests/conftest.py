@@ -1,11 +1,11 @@
 """Fixtures and helpers for all tests."""
 
-import functools
 import gc
 import os
 import sys
 from pathlib import Path
 
+import backends
 import keras
 import numpy as np
 import pytest
@@ -15,15 +15,9 @@ sys.path.append(str(Path(__file__).parent.parent))
 # No test collects again what the packages hold, which took up to a tenth of the time.
 gc.freeze()
 gc.set_threshold(100_000, 50, 100)
+backends.share_context()
 # No test opens a window.
 os.environ["MPLBACKEND"] = "Agg"
-
-if keras.backend.backend() == "jax":
-    # For each eager operation that it compiles, JAX makes an MLIR context, which takes
-    # longer than to read the compiled code from its cache. All share one here.
-    from jax._src.interpreters import mlir
-
-    mlir.make_ir_context = functools.cache(mlir.make_ir_context)
 
 
 @pytest.fixture

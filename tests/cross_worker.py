@@ -11,6 +11,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 import keras
 import numpy as np
+from backends import share_context
 from classifier_data import draw, network
 from model_data import parity, small, state_dict
 
@@ -109,4 +110,5 @@ def main(task, folder):
 
 
 if __name__ == "__main__":
+    share_context()
     main(*sys.argv[1:])

@@ -11,6 +11,7 @@ import sys
 
 import keras
 import numpy as np
+from backends import share_context
 
 from keras_selcal import AULoss, AURCLoss, KDECrossentropy
 from keras_selcal import metrics as metrics_module
@@ -225,4 +226,5 @@ def torch_empty_share():
 
 
 if __name__ == "__main__":
+    share_context()
     globals()[sys.argv[1]]()

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 
 
 def start(*command, python=sys.executable, **environment):

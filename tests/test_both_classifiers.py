@@ -5,7 +5,7 @@ import math
 import keras
 import numpy as np
 import pytest
-from classifier_data import draw, first_half, identity, network
+from classifier_data import draw, first_half, identity
 from keras import layers
 
 from keras_selcal import ConformalClassifier, SelectiveClassifier, TemperatureScaling

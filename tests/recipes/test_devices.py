@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 import tiny_run
+from backends import share_context
 from processes import finish, free_port, start
 
 from recipes import cli, data, devices, models, training
@@ -198,4 +199,5 @@ def main(arguments, alone):
 
 
 if __name__ == "__main__":
+    share_context()
     main(sys.argv[1:-1], sys.argv[-1])

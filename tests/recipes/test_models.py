@@ -1,7 +1,5 @@
 """The networks have the sizes, outputs and weights of the PyTorch networks."""
 
-import json
-import os
 import sys
 
 import keras
