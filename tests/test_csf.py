@@ -1,5 +1,7 @@
 """Confidence score functions: values, supports, gradients, names."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -395,3 +397,23 @@ def test_nothing_is_chosen_on_predictions_with_nan(rng):
     z[3, 1] = np.nan
     with pytest.raises(ValueError, match="`logits` must be predictions without NaN"):
         csf.choose(z, rng.integers(0, 3, 40))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "shape"),
+    [
+        (lambda p: ops.max(p, axis=-1, keepdims=True), "(24, 1)"),
+        (lambda p: ops.max(p), "()"),
+        (lambda p: ops.max(p, axis=0), "(5,)"),
+        (lambda p: p, "(24, 5)"),
+    ],
+)
+def test_scores_of_another_shape_are_refused(rng, wrong, shape):
+    p, y = rng.dirichlet(np.ones(5), 24), np.arange(24) % 5
+    message = re.escape(f"one score for each row of (24, 5), not {shape}. Received")
+    with pytest.raises(ValueError, match=message):
+        AULoss(csf=wrong)(y, p)
+    with pytest.raises(ValueError, match=message):
+        M.AURC(csf=wrong).update_state(y, p)
+    with pytest.raises(ValueError, match=message):
+        F.aurc(y, p, csf=wrong)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -86,7 +87,13 @@ class ConfidenceScore:
             x: probabilities or logits, (..., k).
             xp: `keras.ops` or NumPy.
         """
-        scores = as_float(self.function(as_float(x)))
+        x = as_float(x)
+        scores = as_float(self.function(x))
+        # A dimension that is not known yet is None.
+        pairs = zip_longest(scores.shape, x.shape[:-1], fillvalue=-1)
+        if any(found != rows and None not in (found, rows) for found, rows in pairs):
+            one = f"a function that returns one score for each row of {tuple(x.shape)}"
+            refuse("csf", self.__name__, f"{one}, not {tuple(scores.shape)}")
         if xp is np:
             return np.asarray(ops.convert_to_numpy(scores), "float64")
         return scores
