@@ -63,7 +63,7 @@ def test_values(case):
         assert float(loss(truth, p)) == pytest.approx(expected.mean(), rel=1e-5)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", every_on_torch(CASES, [*FIRST, "au_brier"]))
 def test_soft_labels_give_the_expectation_over_labels(case):
     """Of losses that are linear in the label; the others have formulas of their own."""
     cls, options, expected_of = CASES[case]
@@ -84,7 +84,10 @@ def test_soft_labels_give_the_expectation_over_labels(case):
 
 
 @pytest.mark.parametrize(
-    "case", [*FIRST, "au_brier", "focal_53", "dual_discarded", "dual_released"]
+    "case",
+    every_on_torch(
+        [*FIRST, "au_brier", "focal_53", "dual_discarded", "dual_released"], FIRST
+    ),
 )
 def test_gradients_of_one_hot_labels_are_those_of_indices(case):
     cls, options, _ = CASES[case]
@@ -158,6 +161,8 @@ def test_dtypes(name):
         assert keras.backend.standardize_dtype(result.dtype) == dtype
         # Computed in float32 and cast once.
         assert float(result) == pytest.approx(exact, rel=4e-3)
+        if dtype == "float32":
+            continue
         low = ops.cast(ops.convert_to_tensor(logits), dtype)
         full = ops.cast(low, "float32")
         loss = CLASSES[name](from_logits=True)
@@ -188,10 +193,9 @@ def test_repr_shows_what_differs_from_the_default():
     assert repr(loss) == "AULoss(from_logits=True, csf='margin', coverage=0.5)"
 
 
-@pytest.mark.parametrize(
-    ("cls", "options"), [case[:2] for case in CASES.values()], ids=CASES
-)
-def test_config_keeps_every_option(cls, options):
+@pytest.mark.parametrize("case", every_on_torch(CASES, FIRST))
+def test_config_keeps_every_option(case):
+    cls, options, _ = CASES[case]
     logits, labels = data(24, 5)
     loss = cls(from_logits=True, **options)
     config = loss.get_config()
