@@ -22,9 +22,16 @@ def numpy(x):
     return np.asarray(ops.convert_to_numpy(x))
 
 
+TORCH = keras.backend.backend() == "torch"
+
 # `jit` for a shape that no other test has: where eager code compiles each of its
 # operations for each shape, one compilation of all is faster.
 JIT_ONE_OFF = keras.backend.backend() == "jax"
+
+
+def every_on_torch(cases, few):
+    """Returns all cases on PyTorch, which compiles nothing, and few on the others."""
+    return cases if TORCH else few
 
 
 def one_off(fn):

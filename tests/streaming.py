@@ -43,6 +43,8 @@ CASES = {
     "risk_at_coverage": (M.RiskAtCoverage, {"coverage": 0.45}, F.risk_at_coverage),
     "coverage_at_risk": (M.CoverageAtRisk, {"risk": 0.5}, F.coverage_at_risk),
 }
+# One of each kind of state.
+KINDS = ["ece", "ece_adaptive", "cwece", "brier", "aurc", "coverage_at_risk"]
 
 
 def make(case, /, **options):

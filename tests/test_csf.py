@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import reference
-from backends import numpy, value_and_gradient
+from backends import every_on_torch, numpy, value_and_gradient
 from keras import ops
 from real_data import load_logits
 
@@ -159,8 +159,20 @@ def test_log_odds_of_logits_rise_with_the_score(rng, name):
     assert np.isfinite(rising).all()
 
 
-@pytest.mark.parametrize("name", [*NAMES, *OF_LOGITS])
-@pytest.mark.parametrize("function", [F.aurc, F.augrc, F.failure_auroc])
+STREAMING = {F.aurc: M.AURC, F.augrc: M.AUGRC, F.failure_auroc: M.FailureAUROC}
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    every_on_torch(
+        [(function, name) for function in STREAMING for name in NAMES + OF_LOGITS],
+        [
+            *((F.failure_auroc, name) for name in NAMES + OF_LOGITS),
+            (F.aurc, "msp"),
+            (F.augrc, "energy"),
+        ],
+    ),
+)
 def test_every_score_ranks_in_functions_and_metrics_alike(rng, name, function):
     y = rng.integers(0, 6, 500)
     logits = (2 * np.eye(6)[y] + rng.normal(size=(500, 6))).astype("float32")
@@ -173,17 +185,17 @@ def test_every_score_ranks_in_functions_and_metrics_alike(rng, name, function):
     if function is F.failure_auroc:
         below = scores[wrong][:, None] < scores[~wrong]
         assert exact == pytest.approx(below.mean(), abs=1e-9)
-    metric = {F.aurc: M.AURC, F.augrc: M.AUGRC, F.failure_auroc: M.FailureAUROC}
-    streamed = metric[function](csf=name, from_logits=True)
-    streamed.update_state(y[:200], logits[:200])
-    streamed.update_state(y[200:], logits[200:])
+    streamed = STREAMING[function](csf=name, from_logits=True)
+    streamed.update_state(y[:250], logits[:250])
+    streamed.update_state(y[250:], logits[250:])
     assert float(streamed.result()) == pytest.approx(exact, abs=2e-3)
 
 
 @pytest.mark.parametrize("name", [*NAMES, *OF_LOGITS])
 def test_every_score_ranks_in_losses(rng, name):
-    y = rng.integers(0, 6, 64)
-    logits = (2 * np.eye(6)[y] + rng.normal(size=(64, 6))).astype("float32")
+    n, k = 24, 5
+    y = rng.integers(0, k, n)
+    logits = (2 * np.eye(k)[y] + rng.normal(size=(n, k))).astype("float32")
     for loss in (
         AULoss(csf=name, from_logits=True),
         AULoss(csf=name, from_logits=True, weight_gradient=0.1, smoothing=0.3),
@@ -195,8 +207,8 @@ def test_every_score_ranks_in_losses(rng, name):
         assert float(again(y, logits)) == pytest.approx(float(value), rel=1e-5)
     scores = numpy(csf.get(name)(logits if name in OF_LOGITS else ops.softmax(logits)))
     order = np.argsort(scores)
-    harmonic = np.cumsum(1 / np.arange(64, 0, -1.0))
-    nll = -reference.log_softmax(logits)[np.arange(64), y]
+    harmonic = np.cumsum(1 / np.arange(n, 0, -1.0))
+    nll = -reference.log_softmax(logits)[np.arange(n), y]
     expected = (harmonic * nll[order]).mean()
     assert float(value) == pytest.approx(expected, rel=1e-4)
 
@@ -225,7 +237,7 @@ def binary_logits(rng, n=400, shape=(1,)):
 
 @pytest.mark.parametrize("name", [*NAMES, "max_logit", "energy"])
 def test_one_unit_has_the_scores_of_its_two_columns(rng, name):
-    z, y = binary_logits(rng)
+    z, y = binary_logits(rng, 24)
     columns = np.concatenate([np.zeros_like(z), z], axis=-1)
     options = {"csf": name, "from_logits": True}
     assert F.aurc(y, z, **options) == F.aurc(y[:, 0], columns, **options)

@@ -105,14 +105,10 @@ def test_kde_in_blocks(kind, monkeypatch):
         loss = KDECrossentropy(3.0, kind=kind, from_logits=True, **options)
         return lambda z: loss(labels, z, sample_weight=weight)
 
-    # torch.compile unrolls the blocks, which takes its time; the others take theirs for
-    # eager operations.
-    compiled = keras.backend.backend() != "torch"
-    value, gradient = value_and_gradient(total(), logits, jit=compiled)
-    for jit in (False, True) if kind == "top_label" else (compiled,):
-        blocks = value_and_gradient(total(block_size=7), logits, jit=jit)
-        np.testing.assert_allclose(blocks[0], value, rtol=1e-6)
-        np.testing.assert_allclose(blocks[1], gradient, rtol=1e-4, atol=1e-6)
+    value, gradient = value_and_gradient(total(), logits, jit=JIT_ONE_OFF)
+    blocks = value_and_gradient(total(block_size=7), logits, jit=JIT_ONE_OFF)
+    np.testing.assert_allclose(blocks[0], value, rtol=1e-6)
+    np.testing.assert_allclose(blocks[1], gradient, rtol=1e-4, atol=1e-6)
     if keras.backend.backend() != "tensorflow":
         assert kind == "marginal" or most_held(total(), logits) >= N * N
         assert most_held(total(block_size=7), logits) < N * N

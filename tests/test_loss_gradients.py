@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import reference
-from backends import JIT_ONE_OFF, graded, numpy, value_and_gradient
+from backends import JIT_ONE_OFF, every_on_torch, graded, numpy, value_and_gradient
 from differences import K, N, central_differences
 from keras import ops
 from loss_cases import CASES, CLASSES, FIRST, data, largest_other_or_0
@@ -19,6 +19,7 @@ from keras_selcal import (
     InverseFocalLoss,
     functional,
 )
+from keras_selcal._core import kernels
 
 
 def slope_of_score(p, csf):
@@ -86,7 +87,7 @@ def test_au_weight_gradient_vanishes_above_the_threshold():
     assert np.abs(with_weight - without)[~high].max(-1).all()
 
 
-def whole_gradient(s, losses, coverage=0.75, smoothing=0.1, jit=False):
+def whole_gradient(s, losses, coverage=0.75, smoothing=0.1):
     losses = ops.convert_to_tensor(losses, dtype="float32")
 
     def objective(s):
@@ -95,11 +96,10 @@ def whole_gradient(s, losses, coverage=0.75, smoothing=0.1, jit=False):
         )
         return ops.mean(beta * losses)
 
-    return value_and_gradient(objective, s, jit=jit)[1]
+    return value_and_gradient(objective, s, jit=JIT_ONE_OFF)[1]
 
 
-@pytest.mark.parametrize("jit", [False, True])
-def test_whole_gradient_is_that_of_the_objective(jit):
+def test_whole_gradient_is_that_of_the_objective():
     rng = np.random.default_rng(0)
     s = rng.uniform(0.05, 0.95, N).astype("float32")
     s[:4] = s[4]  # ties
@@ -113,7 +113,7 @@ def test_whole_gradient_is_that_of_the_objective(jit):
             reference.whole_au, losses=losses, below=u < tau, c=c, **options
         )
         expected = central_differences(objective, u)
-        gradient = whole_gradient(s, losses, coverage, smoothing, jit)
+        gradient = whole_gradient(s, losses, coverage, smoothing)
         scale = np.abs(expected).max()
         np.testing.assert_allclose(gradient, expected, rtol=1e-3, atol=1e-3 * scale)
 
@@ -132,7 +132,7 @@ def test_whole_gradient_sums_to_zero_and_the_papers_does_not():
     whole = whole_gradient(s, losses)
     weights = ops.convert_to_tensor(losses, dtype="float32")
     _, paper = value_and_gradient(
-        lambda s: ops.mean(functional.au_weights(s) * weights), s
+        lambda s: ops.mean(functional.au_weights(s) * weights), s, jit=JIT_ONE_OFF
     )
     assert paper.sum() > 0.5 * np.abs(paper).sum()
     assert abs(whole.sum()) < 0.02 * np.abs(whole).sum()
@@ -218,31 +218,39 @@ def extreme_batches():
     }
 
 
-# In half precision, the first case of each class.
+BOTH_FORMS = [
+    *((case, "float32") for case in CASES),
+    *((case, dtype) for case in FIRST for dtype in ("float16", "bfloat16")),
+]
+
+
 @pytest.mark.parametrize(
-    ("case", "dtype"),
-    [
-        *((case, "float32") for case in CASES),
-        *((case, dtype) for case in FIRST for dtype in ("float16", "bfloat16")),
-    ],
+    ("case", "dtype", "from_logits"),
+    every_on_torch(
+        [(*one, form) for one in BOTH_FORMS for form in (True, False)],
+        [
+            *((case, "float32", True) for case in CASES),
+            *((case, "float32", False) for case in FIRST),
+            *((case, "float16", True) for case in FIRST),
+        ],
+    ),
 )
-def test_gradients_are_finite(case, dtype):
+def test_gradients_are_finite(case, dtype, from_logits):
     cls, options, _ = CASES[case]
     options = dict(options)
     if cls is AULoss:
         options |= {"weight_gradient": 1.0, "smoothing": 2.0}
     labels = np.arange(N) % K
-    for from_logits in (True, False):
-        loss = cls(from_logits=from_logits, **options)
-        of = graded(lambda x, loss=loss: loss(labels, x), JIT_ONE_OFF, dtype)
-        for name, logits in extreme_batches().items():
-            # Probabilities are exact zeros and ones, where logits are saturated.
-            value, gradient = of(logits if from_logits else reference.softmax(logits))
-            assert np.isfinite(value), (name, from_logits)
-            assert np.isfinite(gradient).all(), (name, from_logits)
+    loss = cls(from_logits=from_logits, **options)
+    of = graded(lambda x: loss(labels, x), JIT_ONE_OFF, dtype)
+    for name, logits in extreme_batches().items():
+        # Probabilities are exact zeros and ones, where logits are saturated.
+        value, gradient = of(logits if from_logits else reference.softmax(logits))
+        assert np.isfinite(value), name
+        assert np.isfinite(gradient).all(), name
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", every_on_torch(CASES, FIRST))
 def test_gradient_of_one_sample_is_finite(case):
     cls, options, _ = CASES[case]
     loss = cls(from_logits=True, **options)
@@ -256,10 +264,13 @@ def test_gradient_of_one_sample_is_finite(case):
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_compiled_equals_eager(name):
+def test_compiled_equals_eager(name, monkeypatch):
     logits, labels = data(N, K)
     labels = keras.ops.convert_to_tensor(labels)
-    loss = CLASSES[name](from_logits=True)
+    # Kernels in two blocks.
+    monkeypatch.setattr(kernels, "MOST_ENTRIES", 1)
+    options = {"block_size": N // 2} if name == "kde_crossentropy" else {}
+    loss = CLASSES[name](from_logits=True, **options)
     eager = value_and_gradient(lambda z: loss(labels, z), logits)
     compiled = value_and_gradient(lambda z: loss(labels, z), logits, jit=True)
     np.testing.assert_allclose(compiled[0], eager[0], rtol=1e-6)

@@ -4,18 +4,13 @@ import keras
 import numpy as np
 import pytest
 import reference
-from backends import one_off, value_and_gradient
+from backends import JIT_ONE_OFF, every_on_torch, one_off, value_and_gradient
 from keras import ops
 from loss_cases import CASES, CLASSES, FIRST, data
 
 from keras_selcal import AULoss, AURCLoss, FocalLoss, KDECrossentropy
 
 N, LABELS = 24, 3
-# JAX compiles each operation of eager code; one compilation of all is faster.
-JAX = keras.backend.backend() == "jax"
-# Both forms of execution; every case on PyTorch, whose eager operations are fast.
-EAGER = CASES if keras.backend.backend() == "torch" else ["focal"]
-BOTH = [(case, True) for case in FIRST] + [(case, False) for case in EAGER]
 
 
 def sigmoid_data(shape, seed=0):
@@ -36,17 +31,16 @@ def columns(z):
     return ops.stack([ops.zeros_like(z), z], axis=-1)
 
 
-def check_equal(ours, theirs, x, jit):
-    """Compares values and gradients of two functions of x, the first one compiled."""
-    ours = value_and_gradient(ours, x, jit=jit)
-    theirs = value_and_gradient(theirs, x, jit=JAX)
+def check_equal(ours, theirs, x):
+    """Compares values and gradients of two functions of x."""
+    ours, theirs = (value_and_gradient(fn, x, jit=JIT_ONE_OFF) for fn in (ours, theirs))
     np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-5)
     np.testing.assert_allclose(ours[1], theirs[1], rtol=1e-4, atol=1e-7)
     assert np.isfinite(theirs[0])
 
 
-@pytest.mark.parametrize(("case", "jit"), BOTH)
-def test_one_sigmoid_unit_equals_two_columns(case, jit):
+@pytest.mark.parametrize("case", every_on_torch(CASES, FIRST))
+def test_one_sigmoid_unit_equals_two_columns(case):
     z, y = sigmoid_data((N,))
     labels = ops.convert_to_tensor(y)
     loss = make(case)
@@ -54,17 +48,18 @@ def test_one_sigmoid_unit_equals_two_columns(case, jit):
         lambda z: loss(labels, ops.expand_dims(z, -1)),
         lambda z: loss(labels, columns(z)),
         z,
-        jit,
     )
-    if jit:
-        return
-    p = (1 / (1 + np.exp(-z))).astype("float32")
+
+
+@pytest.mark.parametrize("case", every_on_torch(CASES, ["focal"]))
+def test_one_probability_equals_two_columns(case):
+    z, y = sigmoid_data((N,))
+    labels = ops.convert_to_tensor(y)
     loss = make(case, from_logits=False)
     check_equal(
         lambda p: loss(labels, p),
         lambda p: loss(labels, ops.stack([1 - p, p], -1)),
-        p,
-        jit,
+        (1 / (1 + np.exp(-z))).astype("float32"),
     )
 
 
@@ -87,12 +82,11 @@ def numpy_columns(z):
     return np.stack([np.zeros_like(z), z], -1)
 
 
+# Losses without a statistic of the batch see no labels, only rows: one of them will do.
 @pytest.mark.parametrize(
-    ("case", "jit"),
-    # Losses without a statistic of the batch see no labels, only rows.
-    [one for one in BOTH if not one[1] or one[0].startswith(("au", "kde"))],
+    "case", every_on_torch(CASES, ["au_msp", "aurc", "focal", "kde_canonical"])
 )
-def test_multi_label_loss_is_the_mean_over_labels(case, jit):
+def test_multi_label_loss_is_the_mean_over_labels(case):
     z, y = sigmoid_data((N, LABELS))
     labels = ops.convert_to_tensor(y)
     weight = ops.convert_to_tensor(np.arange(N) % 3, dtype="float32")
@@ -105,18 +99,27 @@ def test_multi_label_loss_is_the_mean_over_labels(case, jit):
         ]
         return sum(each) / LABELS
 
-    check_equal(lambda z: together(labels, z, sample_weight=weight), mean, z, jit)
+    check_equal(lambda z: together(labels, z, sample_weight=weight), mean, z)
 
 
-@pytest.mark.parametrize("kind", ["canonical", "top_label", "marginal"])
-def test_multi_label_kde_options_are_those_of_each_label(kind):
+KINDS = ("canonical", "top_label", "marginal")
+KDE_OPTIONS = ({"bandwidth": "auto"}, {"subsample": 9}, {"block_size": 7})
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    every_on_torch(
+        [(kind, options) for kind in KINDS for options in KDE_OPTIONS],
+        [*zip(KINDS, KDE_OPTIONS, strict=True)],
+    ),
+)
+def test_multi_label_kde_options_are_those_of_each_label(kind, options):
     z, y = sigmoid_data((N, LABELS))
-    for options in ({"bandwidth": "auto"}, {"subsample": 9}, {"block_size": 7}):
-        options = {"kind": kind, "from_logits": True, **options}
-        together = one_off(KDECrossentropy(multi_label=True, **options))
-        alone = one_off(KDECrossentropy(**options))
-        each = [float(alone(y[:, c], z[:, c])) for c in range(LABELS)]
-        assert float(together(y, z)) == pytest.approx(np.mean(each), rel=1e-5), options
+    options = {"kind": kind, "from_logits": True, **options}
+    together = one_off(KDECrossentropy(multi_label=True, **options))
+    alone = one_off(KDECrossentropy(**options))
+    each = [float(alone(y[:, c], z[:, c])) for c in range(LABELS)]
+    assert float(together(y, z)) == pytest.approx(np.mean(each), rel=1e-5)
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -124,10 +127,9 @@ def test_ignored_labels_are_those_of_weight_zero(name):
     z, y = sigmoid_data((N, LABELS))
     # Equally many of each label, whose samples have one shape then.
     known = np.add.outer(np.arange(N), np.arange(LABELS)) % 4 > 0
-    loss = CLASSES[name](
-        from_logits=True, multi_label=True, ignore_class=-1, reduction="sum"
-    )
-    alone = CLASSES[name](from_logits=True, reduction="sum")
+    options = {"from_logits": True, "reduction": "sum"}
+    loss = one_off(CLASSES[name](multi_label=True, ignore_class=-1, **options))
+    alone = one_off(CLASSES[name](**options))
     total = sum(
         float(alone(y[known[:, c], c], z[known[:, c], c])) for c in range(LABELS)
     )
@@ -140,7 +142,8 @@ def test_ignored_class_is_masked_as_in_keras(name):
     logits, labels = data(24, 5)
     keep = np.arange(24) % 3 > 0
     loss = CLASSES[name](from_logits=True, ignore_class=255)
-    expected = float(CLASSES[name](from_logits=True)(labels[keep], logits[keep]))
+    alone = one_off(CLASSES[name](from_logits=True))
+    expected = float(alone(labels[keep], logits[keep]))
     marked = np.where(keep, labels, 255)
     assert float(loss(marked, logits)) == pytest.approx(expected, rel=1e-5)
     if name == "focal_loss":
@@ -194,7 +197,7 @@ def test_options_are_in_the_config(name):
     assert CLASSES[name].from_config(config).get_config() == config
 
 
-@pytest.mark.parametrize("logits", [False, True])
+@pytest.mark.parametrize("logits", every_on_torch([False, True], [True]))
 def test_a_model_with_one_sigmoid_unit_trains(logits):
     z, y = sigmoid_data((64, 4))
     y = y[:, 0]

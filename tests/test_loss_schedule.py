@@ -5,6 +5,7 @@ import gc
 import keras
 import numpy as np
 import pytest
+from backends import every_on_torch
 from keras import ops
 
 from keras_selcal import AULoss, FocalLoss
@@ -32,32 +33,42 @@ def model_of(loss, subclassed=False, rate=0.5, **options):
     return model
 
 
+def light():
+    """Returns a loss with a `strength` that is compiled fast."""
+    return FocalLoss(gamma=3.0, from_logits=True)
+
+
 def fit(model, epochs, *callbacks):
     arguments = {"batch_size": N, "shuffle": False, "verbose": 0}
     return model.fit(X, Y, epochs=epochs, callbacks=callbacks, **arguments).history
 
 
+EPOCHS = {
+    "weight_gradient": (0.0, 0.25, 1.0),
+    "smoothing": (0.02, 0.5, 1.0),
+    "strength": (0.0, 0.5, 1.0),
+    "coverage": (0.3, 0.75, 1.0),
+}
+
+
 @pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("weight_gradient", (0.0, 0.25, 1.0)),
-        ("smoothing", (1.0, 0.5, 0.02)),
-        pytest.param("strength", (0.0, 0.5, 1.0), marks=pytest.mark.backend_free),
-        pytest.param("coverage", (0.3, 0.75, 1.0), marks=pytest.mark.backend_free),
-    ],
+    "names", [[*EPOCHS], *every_on_torch([[name] for name in EPOCHS], [])]
 )
 @pytest.mark.filterwarnings("ignore:AULoss with weight_gradient")
-def test_each_epoch_trains_with_its_value(name, values):
+def test_each_epoch_trains_with_its_values(names):
     scheduled = model_of(AULoss(from_logits=True))
-    history = fit(scheduled, 3, LossSchedule(**{name: values.__getitem__}))
-    np.testing.assert_allclose(history[name], values, rtol=1e-6)
+    schedules = {name: EPOCHS[name].__getitem__ for name in names}
+    history = fit(scheduled, 3, LossSchedule(**schedules))
+    for name in names:
+        np.testing.assert_allclose(history[name], EPOCHS[name], rtol=1e-6)
 
-    # The same epochs with a new model for each value, which takes over the weights.
+    # The same epochs with a new model for each, which takes over the weights.
     # Eager, because compiling it takes longer than its step.
     weights = None
-    for epoch, value in enumerate(values):
+    for epoch in range(3):
         loss = AULoss(from_logits=True)
-        loss.assign(name, value)
+        for name in names:
+            loss.assign(name, EPOCHS[name][epoch])
         model = model_of(loss, run_eagerly=True)
         model.build(X.shape)
         if weights:
@@ -70,7 +81,7 @@ def test_each_epoch_trains_with_its_value(name, values):
 
 
 def test_values_are_logged_beside_those_of_a_validation():
-    model = model_of(AULoss(from_logits=True))
+    model = model_of(light())
     schedule = LossSchedule(strength=[(0, 0.0), (2, 1.0)])
     options = {"validation_data": (X, Y), "verbose": 2, "callbacks": [schedule]}
     history = model.fit(X, Y, epochs=3, **options).history
@@ -82,7 +93,7 @@ def test_values_are_logged_beside_those_of_a_validation():
 def test_a_schedule_compiles_once_and_leaves_nothing_behind(subclassed):
     traces = []
 
-    class Counted(AULoss):
+    class Counted(FocalLoss):
         def weights(self, batch):
             if keras.backend.backend() != "torch":
                 traces.append(self.strength)
@@ -90,7 +101,7 @@ def test_a_schedule_compiles_once_and_leaves_nothing_behind(subclassed):
 
     options = {"jit_compile": keras.backend.backend() != "torch"}
     model = model_of(Counted(from_logits=True), subclassed, **options)
-    schedule = LossSchedule(strength=[(0, 0.0), (4, 1.0)], coverage=lambda _: 0.5)
+    schedule = LossSchedule(strength=[(0, 0.0), (4, 1.0)])
     model.predict(X, verbose=0)
     before = len(traces)
     history = fit(model, 2, schedule)
@@ -121,7 +132,7 @@ class Interrupt(keras.callbacks.Callback):
 
 
 def test_an_interrupted_fit_keeps_its_values_until_the_schedule_is_used_again():
-    model = model_of(AULoss(from_logits=True))
+    model = model_of(light())
     schedule = LossSchedule(strength=[(0, 0.0), (4, 1.0)])
     with pytest.raises(KeyboardInterrupt):
         fit(model, 5, schedule, Interrupt(1))
@@ -133,7 +144,7 @@ def test_an_interrupted_fit_keeps_its_values_until_the_schedule_is_used_again():
 
 
 def test_an_interrupted_fit_leaves_nothing_behind_once_the_schedule_is_gone():
-    model = model_of(AULoss(from_logits=True))
+    model = model_of(light())
     with pytest.raises(KeyboardInterrupt):
         fit(model, 5, LossSchedule(strength=[(0, 0.0), (4, 1.0)]), Interrupt(1))
     gc.collect()
@@ -177,14 +188,17 @@ def test_a_restored_fit_continues_the_schedule(tmp_path):
     def backup():
         return keras.callbacks.BackupAndRestore(tmp_path / "backup")
 
-    whole = model_of(AULoss(from_logits=True))
+    def eager():
+        # Three models would be compiled for a few steps each.
+        return model_of(AULoss(from_logits=True), run_eagerly=True)
+
+    whole = eager()
     expected = fit(whole, 4, LossSchedule(**schedules))
-    stopped = model_of(AULoss(from_logits=True))
-    stopped.build(X.shape)
+    stopped = eager()
     stopped.build(X.shape)
     with pytest.raises(KeyboardInterrupt):
         fit(stopped, 4, LossSchedule(**schedules), backup(), Interrupt(1))
-    again = model_of(AULoss(from_logits=True))
+    again = eager()
     again.build(X.shape)
     history = fit(again, 4, LossSchedule(**schedules), backup())
     for name in schedules:
@@ -204,7 +218,7 @@ def test_strength_zero_is_the_base_loss():
 def test_a_drag_that_rises_warns():
     schedule = LossSchedule(weight_gradient=[(0, 0.0), (1, 1.0)])
     with pytest.warns(UserWarning, match="drag of D="):
-        fit(model_of(AULoss(from_logits=True)), 2, schedule)
+        fit(model_of(AULoss(from_logits=True), run_eagerly=True), 2, schedule)
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ import math
 import keras
 import numpy as np
 import pytest
-from backends import numpy
+from backends import every_on_torch, numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
-from streaming import BATCH, CASES, K, N, data, exact, make, softmax, value
+from streaming import BATCH, CASES, KINDS, K, N, data, exact, make, softmax, value
 
 import keras_selcal
 from keras_selcal import functional as F  # noqa: N812
@@ -25,31 +25,42 @@ def feed(metric, y, p, sample_weight=None, size=BATCH):
     return metric
 
 
+def weighted_data():
+    """Labels, logits and weights, with NaN where the weight is 0."""
+    y, z = data()
+    w = np.random.default_rng(0).integers(0, 3, N).astype("float32")
+    z[w == 0] = np.nan
+    return y, z, w
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_batches_add_up_to_the_exact_value(name):
-    y, z = data()
-    rng = np.random.default_rng(0)
-    w = rng.integers(0, 3, N).astype("float32")
-    z[w == 0] = np.nan
-
+    y, z, w = weighted_data()
     metric = feed(make(name, from_logits=True), y, z, w)
     expected = exact(name, y, z, from_logits=True, sample_weight=w)
     assert value(metric) == pytest.approx(expected, abs=2e-6)
 
-    # Two metrics with a part each, merged; then the second one starts again.
+
+@pytest.mark.parametrize("name", every_on_torch(CASES, KINDS))
+def test_a_metric_is_merged_and_starts_again(name):
+    y, z, w = weighted_data()
     first, second = (make(name, from_logits=True) for _ in range(2))
     feed(first, y[:BATCH], z[:BATCH], w[:BATCH])
     feed(second, y[BATCH:], z[BATCH:], w[BATCH:])
     first.merge_state([second])
+    expected = exact(name, y, z, from_logits=True, sample_weight=w)
     assert value(first) == pytest.approx(expected, abs=2e-6)
     second.reset_state()
-    p = softmax(np.nan_to_num(z))
-    feed(second, y, np.nan_to_num(z))
-    again = exact(name, y, np.nan_to_num(z), from_logits=True)
+    z = np.nan_to_num(z)
+    feed(second, y, z)
+    again = exact(name, y, z, from_logits=True)
     assert value(second) == pytest.approx(again, abs=2e-6)
 
-    # Probabilities, and labels as distributions.
-    soft = 0.9 * np.eye(K, dtype="float32")[y] + 0.02
+
+@pytest.mark.parametrize("name", every_on_torch(CASES, KINDS))
+def test_probabilities_and_labels_as_distributions(name):
+    y, z = data()
+    p, soft = softmax(z), 0.9 * np.eye(K, dtype="float32")[y] + 0.02
     metric = feed(make(name), soft, p)
     assert value(metric) == pytest.approx(exact(name, soft, p), abs=2e-4)
 
@@ -58,7 +69,7 @@ def test_batches_add_up_to_the_exact_value(name):
 def test_the_split_into_batches_does_not_matter(name):
     y, z = data(15)
     expected = exact(name, y, z, from_logits=True)
-    for size in (1, 7):
+    for size in every_on_torch((1, 7), (7,)):
         metric = feed(make(name, from_logits=True), y, z, size=size)
         assert value(metric) == pytest.approx(expected, abs=1e-6)
 
@@ -94,7 +105,7 @@ def test_order_and_copies_do_not_matter(seed):
         assert value(once) == pytest.approx(value(twice), abs=1e-6)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", every_on_torch(CASES, KINDS))
 def test_nan_stays_nan(name):
     y, z = data(BATCH)
     for bad in ("prediction", "label"):
@@ -181,7 +192,7 @@ class _Masked:
         return numpy(self.tensor)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", every_on_torch(CASES, KINDS))
 def test_stateless_updates(name):
     options = {"num_classes": K} if name.startswith("cwece") else {}
     metric = make(name, from_logits=True, **options)

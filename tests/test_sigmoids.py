@@ -5,6 +5,7 @@ streaming.
 import keras
 import numpy as np
 import pytest
+from backends import JIT_ONE_OFF, every_on_torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from real_data import load_logits
@@ -42,7 +43,7 @@ def test_one_unit_equals_two_columns_exactly(name, p, seed):
     same(EXACT[name](y[:, None] * 1.0, z, from_logits=True), expected, 1e-12)
 
 
-@pytest.mark.parametrize("name", STREAMING)
+@pytest.mark.parametrize("name", every_on_torch(STREAMING, KINDS))
 def test_one_unit_equals_two_columns_when_streaming(name):
     y, z, p = (x[:, 0] for x in data())
     w = np.arange(len(y)) % 3
@@ -76,7 +77,7 @@ def test_multi_label_is_the_mean_over_labels(name, from_logits):
     same(EXACT[name](y, values, sample_weight=w, axis=1, **options), expected, 1e-9)
 
 
-@pytest.mark.parametrize("name", STREAMING)
+@pytest.mark.parametrize("name", every_on_torch(STREAMING, KINDS))
 def test_multi_label_is_the_mean_over_labels_when_streaming(name):
     y, z, _ = data(labels=3)
     w = 1 + np.arange(len(y)) % 3
@@ -262,7 +263,7 @@ def test_early_stopping_infers_the_mode():
         M.CoverageAtRisk(0.3, from_logits=True),
     ]
     loss = keras.losses.BinaryCrossentropy(from_logits=True)
-    model.compile(loss=loss, metrics=metrics)
+    model.compile(loss=loss, metrics=metrics, run_eagerly=not JIT_ONE_OFF)
     callbacks = [
         keras.callbacks.EarlyStopping(f"val_{metric.name}", patience=9)
         for metric in metrics

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import reference
-from backends import numpy, value_and_gradient
+from backends import every_on_torch, numpy, value_and_gradient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
@@ -24,8 +24,16 @@ def confident(rng, n):
     return np.minimum(rng.beta(4, 0.3, n).astype("float32"), np.float32(1))
 
 
-@pytest.mark.parametrize("smoothing", [1.0, 0.1, 0.02, 0.005, 0.003, 0.001])
-@pytest.mark.parametrize("num_bins", [1, 7, 64])
+SMOOTHING = [1.0, 0.1, 0.02, 0.005, 0.003, 0.001]
+
+
+@pytest.mark.parametrize(
+    ("num_bins", "smoothing"),
+    every_on_torch(
+        [(bins, smoothing) for bins in (1, 7, 64) for smoothing in SMOOTHING],
+        [*((64, smoothing) for smoothing in SMOOTHING), (1, 0.1), (7, 0.1)],
+    ),
+)
 def test_soft_cdf_values(rng, smoothing, num_bins):
     # A batch of one or two takes the same way whatever the number of bins.
     for n in (1, 2, 128) if num_bins == 7 else (128,):
@@ -98,8 +106,13 @@ def test_quantile_of_crowded_scores_is_an_order_statistic():
         assert quantile(u, q, np.ones(5)) == expected
 
 
-@pytest.mark.parametrize("n", [1, 2, 7, 128, 4096])
-@pytest.mark.parametrize("smoothing", [1.0, 0.1, 0.01, 0.001])
+@pytest.mark.parametrize(
+    ("n", "smoothing"),
+    every_on_torch(
+        [(n, nu) for n in (1, 2, 7, 128, 4096) for nu in (1.0, 0.1, 0.01, 0.001)],
+        [*((128, nu) for nu in (1.0, 0.1, 0.01, 0.001)), (1, 0.1), (4096, 0.1)],
+    ),
+)
 def test_au_weights_values(rng, n, smoothing):
     s = confident(rng, n)
     for coverage in (0.3, 0.75, 1.0):
@@ -212,7 +225,7 @@ def test_only_ratios_of_small_weights_matter(rng, name):
 
 
 @pytest.mark.parametrize("estimator", ["harmonic", "log"])
-@pytest.mark.parametrize("n", [1, 2, 7, 128, 4096])
+@pytest.mark.parametrize("n", every_on_torch([1, 2, 7, 128, 4096], [1, 128, 4096]))
 def test_aurc_weights_values(rng, estimator, n):
     distinct = rng.permutation(n).astype("float32") / n
     for s, tolerance in ((distinct, 2e-6), (np.round(distinct, 1), 1e-3)):
@@ -224,7 +237,7 @@ def test_aurc_weights_values(rng, estimator, n):
         )
 
 
-@pytest.mark.parametrize("n", [1, 2, 128])
+@pytest.mark.parametrize("n", every_on_torch([1, 2, 128], [128]))
 def test_harmonic_weights_give_the_mean_of_prefix_risks(rng, n):
     s = rng.permutation(n).astype("float32")
     losses = rng.uniform(size=n)
