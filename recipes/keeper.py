@@ -1,8 +1,8 @@
-"""Runs a command that cannot outlive its parent: `python keeper.py COMMAND ...`.
+"""Runs a command that cannot outlive its parent: `python keeper.py GRACE COMMAND ...`.
 
 The parent holds the other end of standard input. When it closes that pipe, or dies in
-whatever way, the command's process group is terminated, and killed after a grace
-period. The keeper writes the exit code to standard output, and exits, once every
+whatever way, the command's process group is terminated, and killed after GRACE seconds.
+The keeper writes the exit code to standard output, and exits, once every
 process of the group has ended. The output of the command goes to standard error.
 """
 
@@ -14,10 +14,8 @@ import subprocess
 import sys
 import threading
 
-GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 
-
-def main(command: list[str]) -> int:
+def main(grace: str, *command: str) -> int:
     """Runs the command and returns its exit code, or 128 + n if signal n ended it."""
     if sys.platform == "linux":
         # Orphans of the command become children of this process, which waits for them.
@@ -39,7 +37,7 @@ def main(command: list[str]) -> int:
         while os.read(0, 1):
             pass
         _signal(process.pid, signal.SIGTERM)
-        if not ended.wait(GRACE):
+        if not ended.wait(float(grace)):
             _signal(process.pid, signal.SIGKILL)
 
     threading.Thread(target=stop_with_parent, daemon=True).start()
@@ -61,4 +59,4 @@ if __name__ == "__main__":
     # An orphan, since a Ray worker kills its children when it ends.
     if os.fork():
         os._exit(0)
-    os.write(1, str(main(sys.argv[1:])).encode())
+    os.write(1, str(main(*sys.argv[1:])).encode())

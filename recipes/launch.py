@@ -29,6 +29,8 @@ THREADS = (
     *("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"),
 )
 
+_KEEPER = (sys.executable, "-I", "-S", keeper.__file__)
+GRACE = 10.0  # seconds that a command has to end when it is told to
 _TAIL = 12  # last lines of a log that are shown after a failure
 
 
@@ -183,7 +185,7 @@ class Worker:
             if self._stopped:
                 return 128 + signal.SIGTERM
             self._keeper = subprocess.Popen(
-                [sys.executable, "-I", "-S", keeper.__file__, *job.command],
+                [*_KEEPER, str(GRACE), *job.command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -1,9 +1,12 @@
 """`import keras_selcal`: what it imports, and what it registers with Keras."""
 
 import ast
+import sys
 from importlib import import_module
 from pathlib import Path
+from unittest import mock
 
+import keras
 import pytest
 from processes import finish, start
 
@@ -49,13 +52,16 @@ def test_import_after_keras_registers_the_classes_of_saved_models():
         and any(getattr(d, "id", "") == "serializable" for d in node.decorator_list)
     ]
     assert {"AULoss", "AURC", "TemperatureScaling", "MCDropout"} <= set(names)
-    program = f"""
-import sys
-import keras
-import keras_selcal
-for name in {names}:
-    assert keras.saving.get_registered_object(f"keras_selcal>{{name}}"), name
-for name in ("plots", "report", "callbacks", "analysis"):
-    assert f"keras_selcal.{{name}}" not in sys.modules, name
-"""
-    finish(start("-c", program))
+    # As if keras_selcal were imported for the first time, after Keras.
+    with (
+        mock.patch.dict(sys.modules),
+        mock.patch.dict(keras.saving.get_custom_objects(), clear=True),
+    ):
+        for name in [name for name in sys.modules if name.startswith("keras_selcal")]:
+            del sys.modules[name]
+        assert not keras.saving.get_registered_object("keras_selcal>AULoss")
+        import_module("keras_selcal")
+        for name in names:
+            assert keras.saving.get_registered_object(f"keras_selcal>{name}"), name
+        for name in ("plots", "report", "callbacks", "analysis"):
+            assert f"keras_selcal.{name}" not in sys.modules, name

@@ -1,14 +1,17 @@
 """A run of seconds, with all kinds of state that a resumed run needs, and its end.
 
-`python tiny_run.py FOLDER WHEN` trains in a process that kills itself: WHEN is "epoch"
-(in the middle of the second one), "checkpoint" (while the first one that it makes is
-half written) or "never".
+`python tiny_run.py FOLDER WHEN ...` trains in processes that kill themselves, one after
+the other: WHEN is "epoch" (in the middle of the second one) or "checkpoint" (while the
+first one that it makes is half written). They are forked, since importing a backend
+takes longer than all of the training. After each one, its exit code and the epochs in
+the history are printed.
 """
 
 import dataclasses
 import os
 import signal
 import sys
+from multiprocessing import get_context
 
 import keras
 import numpy as np
@@ -96,8 +99,18 @@ def die_in_checkpoint():
     np.savez = dying
 
 
-if __name__ == "__main__":
-    folder, when = sys.argv[1:]
+def train_and_die(folder, when):
     models.build = build
-    {"epoch": die_in_epoch, "checkpoint": die_in_checkpoint, "never": int}[when]()
+    {"epoch": die_in_epoch, "checkpoint": die_in_checkpoint}[when]()
     train(folder)
+
+
+if __name__ == "__main__":
+    folder, *whens = sys.argv[1:]
+    for when in whens:
+        arguments = (folder, when)
+        process = get_context("fork").Process(target=train_and_die, args=arguments)
+        process.start()
+        process.join()
+        epochs = [int(row["epoch"]) for row in runs.Run(folder).history()]
+        print(process.exitcode, epochs, flush=True)

@@ -5,6 +5,12 @@ import numpy as np
 from keras_selcal._core.ops import TINY
 from keras_selcal._core.samples import Array
 
+# exp(−9²/2) = 3e-18: what a Gaussian leaves of a frequency πk with πkσ > 9.
+_FARTHEST = 9.0
+# A round ends the search if smECE_σ and σ, of which the one falls and the other rises,
+# differ by no more: σ* lies between them.
+_CLOSE = 1e-13
+
 
 def smooth_errors(p: Array, residual: Array, steps: int, rounds: int) -> Array:
     """Returns smECE for each row of residuals.
@@ -20,8 +26,10 @@ def smooth_errors(p: Array, residual: Array, steps: int, rounds: int) -> Array:
 
     def error(sigma: Array) -> Array:
         # The transform of a Gaussian; period 2 makes it the reflected one.
-        gaussian = np.exp(-0.5 * (frequency * sigma[:, None]) ** 2)
-        curve = np.abs(np.fft.irfft(spectrum * gaussian)[:, : steps + 1])
+        kept = np.searchsorted(frequency * sigma.min(), _FARTHEST)
+        gaussian = np.exp(-0.5 * (frequency[:kept] * sigma[:, None]) ** 2)
+        curve = np.fft.irfft(spectrum[:, :kept] * gaussian, 2 * steps)
+        curve = np.abs(curve[:, : steps + 1])
         # The mirror image doubles each residual, and it is spread over period 2.
         return np.asarray(curve.sum(axis=-1) - (curve[:, 0] + curve[:, -1]) / 2)
 
@@ -34,6 +42,8 @@ def smooth_errors(p: Array, residual: Array, steps: int, rounds: int) -> Array:
     for _ in range(rounds):
         sigma = high - down * (high - low) / np.minimum(down - up, -TINY)
         value = error(sigma)
+        if (np.abs(value - sigma) <= _CLOSE).all():
+            break
         before, above = above, value > sigma
         factor = np.where(above == before, 0.5, 1.0)
         up = np.where(above, value - sigma, factor * up)

@@ -266,13 +266,13 @@ class Cuts:
         if groups is None:
             groups = shuffled_indices(np.arange(len(self.sample_losses)))
         largest = (1 - risk) * np.bincount(groups).max()
+        excess = np.nan_to_num(self.sample_losses - risk)
         losses, end = np.zeros((int(groups.max()) + 1, len(risk))), 0
 
         def by_betting(cut: int, level: float) -> bool:
             nonlocal end
             new = slice(end, self.ends[cut])
-            values = np.nan_to_num(self.sample_losses[new] - risk)
-            np.add.at(losses, groups[new], values)
+            np.add.at(losses, groups[new], excess[new])
             end = new.stop
             repeated = np.tile(losses, (repeats, 1))
             return bool(betting_p_value(repeated, largest, delta).max() <= level)

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tiny_run
+from matplotlib.figure import Figure
 
 from keras_selcal import functional
 from recipes import models, settings
@@ -139,9 +140,9 @@ def test_every_figure_of_the_paper_is_drawn_and_shown(pictures, folder):
 
 
 def test_figures_are_also_written_as_svg_and_pdf(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(
-        figures, "pictures", lambda *_: iter(2 * [loss_figures.gradient_comparison()])
-    )
+    real = loss_figures.gradient_comparison()
+    empty = real._replace(figure=Figure())
+    monkeypatch.setattr(figures, "pictures", lambda *_: iter([real, empty]))
     monkeypatch.setattr(figures.training_figures, "example", lambda *_: None)
     monkeypatch.chdir(tmp_path)
     assert main(("figures", "--format", "svg", "--format", "pdf")) == 0

@@ -125,6 +125,7 @@ from pathlib import Path
 from recipes import launch
 from recipes.runs import Run
 
+launch.GRACE = 0.5
 folder, engine, script = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 jobs = []
 for name in "abc":
@@ -187,7 +188,7 @@ def test_a_killed_search_leaves_no_process_behind(name, tmp_path):
 
 def test_the_keeper_ends_what_a_command_leaves_behind(tmp_path):
     script = "sleep 3600 & echo $! > pid; exit 3"
-    command = [sys.executable, keeper.__file__, "sh", "-c", script]
+    command = [sys.executable, keeper.__file__, "10", "sh", "-c", script]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, cwd=tmp_path, **pipes) as process:
         assert process.stdout.read() == b"3"

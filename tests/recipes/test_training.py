@@ -4,13 +4,12 @@ import dataclasses
 import errno
 import os
 import signal
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
 import tiny_run
+from processes import finish, start
 
 from keras_selcal import AULoss
 from recipes import data, models, training
@@ -114,17 +113,6 @@ def assert_same(run, expected):
         assert found == pytest.approx(wanted, abs=1e-5, nan_ok=True)
 
 
-def train_in_a_process(folder, when):
-    root = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
-    script = os.path.join(root, "tests", "tiny_run.py")
-    return subprocess.run(
-        [sys.executable, script, str(folder), when],
-        env={**os.environ, "PYTHONPATH": root},
-        capture_output=True,
-        text=True,
-    )
-
-
 @pytest.mark.backend_free
 def test_a_run_that_is_stopped_ends_like_an_undisturbed_one(
     tmp_path, undisturbed, monkeypatch, capfd
@@ -141,11 +129,9 @@ def test_a_run_that_is_stopped_ends_like_an_undisturbed_one(
     with pytest.raises(RunError, match=r"last\.npz: No space left on device"):
         tiny_run.train(folder)
     monkeypatch.setattr(np, "savez", save)
-    for when in ("epoch", "checkpoint"):
-        process = train_in_a_process(folder, when)
-        assert process.returncode == -signal.SIGKILL, process.stderr
-        assert "continues after epoch 1 of 4" in process.stdout
-        assert [row["epoch"] for row in Run(folder).history()] == [1]
+    printed = finish(start(tiny_run.__file__, folder, "epoch", "checkpoint"))
+    assert printed.count("continues after epoch 1 of 4") == 2
+    assert printed.count(f"\n{-signal.SIGKILL} [1]\n") == 2, printed
     assert (folder / "checkpoint" / ".partial-last.npz").exists()
     assert_same(tiny_run.train(folder), undisturbed)
     assert "continues after epoch 1 of 4" in capfd.readouterr().out
