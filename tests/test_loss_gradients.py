@@ -263,14 +263,17 @@ def test_gradient_of_one_sample_is_finite(case):
     assert np.abs(gradient).max() > 0
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", [*CLASSES, "whole gradient"])
 def test_compiled_equals_eager(name, monkeypatch):
     logits, labels = data(N, K)
     labels = keras.ops.convert_to_tensor(labels)
     # Kernels in two blocks.
     monkeypatch.setattr(kernels, "MOST_ENTRIES", 1)
-    options = {"block_size": N // 2} if name == "kde_crossentropy" else {}
-    loss = CLASSES[name](from_logits=True, **options)
+    options = {
+        "kde_crossentropy": {"block_size": N // 2},
+        "whole gradient": {"weight_gradient": 1.0, "through": "cdf"},
+    }
+    loss = CLASSES.get(name, AULoss)(from_logits=True, **options.get(name, {}))
     eager = value_and_gradient(lambda z: loss(labels, z), logits)
     compiled = value_and_gradient(lambda z: loss(labels, z), logits, jit=True)
     np.testing.assert_allclose(compiled[0], eager[0], rtol=1e-6)
