@@ -280,3 +280,21 @@ def test_mixed_precision_policy_computes_in_float32():
             assert float(value) == float(exact), name
     finally:
         keras.config.set_dtype_policy("float32")
+
+
+@pytest.mark.parametrize("from_logits", [True, False])
+def test_dual_focal_gradient_where_the_true_class_is_tied(from_logits):
+    """The largest other probability is differentiable there: it is not p_y."""
+    z, y = np.zeros((N, K)), np.arange(N) % K
+    z[np.arange(N), y] = z[np.arange(N), (y + 1) % K] = 2.0
+
+    def value(x):
+        p = reference.softmax(x) if from_logits else x
+        p_y = p[np.arange(N), y]
+        return np.mean(-((1 - p_y + reference.largest_other(p, y)) ** 3) * np.log(p_y))
+
+    x = z if from_logits else reference.softmax(z)
+    loss = DualFocalLoss(3.0, from_logits=from_logits)
+    _, gradient = value_and_gradient(lambda x: loss(y, x), x)
+    expected = central_differences(value, x)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-6)

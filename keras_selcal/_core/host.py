@@ -19,6 +19,9 @@ from numpy.typing import NDArray
 # A tuple, since torch.compile cannot trace a union of NumPy's types.
 _ARRAYS = (np.ndarray, np.generic)
 
+# Up to this many columns PyTorch's own gradient of a maximum is as fast.
+_FEW_COLUMNS = 16
+
 
 def array_module(x: Any) -> Any:
     """Returns NumPy for arrays of NumPy, and `keras.ops` for tensors."""
@@ -71,6 +74,18 @@ def looks_at_values(x: Any) -> bool:
     return True
 
 
+def is_eager(x: Any) -> bool:
+    """Returns whether PyTorch computes with a tensor of a CPU as it stands, neither
+    compiled nor inside `torch.func`, and at most with gradients backward.
+    """
+    if not looks_at_values(x):
+        return False
+    import torch
+
+    # Dual tensors do not show that they carry derivatives.
+    return bool(torch.autograd.forward_ad._current_level < 0)
+
+
 def by_numpy(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """Returns `function(*arguments, **options, xp=xp)` as a tensor.
 
@@ -84,13 +99,9 @@ def by_numpy(function: Callable[..., Any], *arguments: Any, **options: Any) -> A
         **options: other values.
     """
     tensors = [x for x in (*arguments, *options.values()) if ops.is_tensor(x)]
-    if not all(looks_at_values(x) and not x.requires_grad for x in tensors):
+    if not all(is_eager(x) and not x.requires_grad for x in tensors):
         return function(*arguments, **options, xp=ops)
     import torch
-
-    # Dual tensors do not show that they carry derivatives.
-    if torch.autograd.forward_ad._current_level >= 0:
-        return function(*arguments, **options, xp=ops)
 
     def shared(x: Any) -> Any:
         if not ops.is_tensor(x):
@@ -100,6 +111,44 @@ def by_numpy(function: Callable[..., Any], *arguments: Any, **options: Any) -> A
     arrays = [shared(x) for x in arguments]
     options = {name: shared(x) for name, x in options.items()}
     return torch.from_numpy(on_host(function, *arrays, **options, xp=np))
+
+
+def gains_by_eager_largest(x: Any) -> bool:
+    """Returns whether `eager_largest` applies to a tensor of PyTorch, and pays."""
+    return x.shape[-1] > _FEW_COLUMNS and x.requires_grad and is_eager(x)
+
+
+def eager_largest(x: Any, seen: Any) -> Any:
+    """Returns the largest of the last axis of `seen`, which is kept, with a gradient
+    for x, which `seen` equals at all places but those that are left out.
+
+    PyTorch's own backward pass counts equal values in int64, which takes longer than
+    all else in a loss.
+    """
+    return _largest().apply(x, seen.detach())
+
+
+@functools.cache
+def _largest() -> Any:
+    import torch
+
+    class Largest(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, seen: Any) -> Any:
+            most = seen.amax(-1, keepdim=True)
+            ctx.save_for_backward(seen, most)
+            return most
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> tuple[Any, None]:
+            seen, most = ctx.saved_tensors
+            # In place, a comparison gives floats.
+            there = seen.clone().eq_(most)
+            share = gradient / there.sum(-1, keepdim=True)
+            # If this gradient is differentiated in turn, `there` must stay.
+            return there * share if share.requires_grad else there.mul_(share), None
+
+    return Largest
 
 
 def computes_on_host(x: Any) -> bool:
