@@ -298,3 +298,44 @@ def test_dual_focal_gradient_where_the_true_class_is_tied(from_logits):
     _, gradient = value_and_gradient(lambda x: loss(y, x), x)
     expected = central_differences(value, x)
     np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="its eager gradients")
+@pytest.mark.filterwarnings("ignore:AULoss with weight_gradient")
+@pytest.mark.parametrize(
+    "loss",
+    [
+        AULoss("msp", weight_gradient=1.0, from_logits=True),
+        AULoss("neg_entropy", weight_gradient=0.5, threshold=-1.0, from_logits=True),
+        AULoss("margin", weight_gradient=1.0, through="cdf", from_logits=True),
+        AULoss(weight_gradient=1.0, through="cdf", smoothing=0.003, from_logits=True),
+        AULoss(weight_gradient=1.0, through="cdf", multi_label=True, from_logits=True),
+        DualFocalLoss(from_logits=True),
+        DualFocalLoss(variant="released", from_logits=True, label_smoothing=0.1),
+    ],
+    ids=["msp", "neg_entropy", "margin", "sharp", "multi_label", "dual", "released"],
+)
+def test_eager_gradients_are_those_of_traced_code(loss):
+    """First and second ones. NumPy and functions of our own compute the former."""
+    import torch
+
+    logits, labels = data(N, 20)
+    logits[::3] = np.round(logits[::3])  # ties
+    z, weight = torch.tensor(logits), torch.arange(N) % 3
+    y = torch.tensor(np.eye(20)[labels] if loss.outputs.multi_label else labels)
+    along = torch.tensor(np.random.default_rng(0).normal(size=z.shape)).float()
+
+    def value(z):
+        return loss(y, z, sample_weight=weight)
+
+    def eager(z, again):
+        z = z.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(value(z), z, create_graph=again)
+        return torch.autograd.grad(gradient, z, along)[0] if again else gradient
+
+    first = torch.func.grad(value)
+    second = torch.func.grad(lambda z: torch.sum(first(z) * along))
+    for again, traced in ((False, first), (True, second)):
+        found, expected = numpy(eager(z, again)), numpy(traced(z))
+        scale = np.abs(expected).max()
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * scale)
