@@ -339,3 +339,30 @@ def test_eager_gradients_are_those_of_traced_code(loss):
         found, expected = numpy(eager(z, again)), numpy(traced(z))
         scale = np.abs(expected).max()
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * scale)
+
+
+def test_whole_gradient_holds_the_cdf_at_a_given_threshold_constant():
+    """C and the weights above τ are constants, though Ĝ(τ) moves with the scores."""
+    rng = np.random.default_rng(1)
+    s = rng.uniform(0.05, 0.95, N).astype("float32")
+    losses = rng.exponential(size=N)
+    tau, options = 0.6, {"num_bins": 16, "smoothing": 0.1}
+    u = s.astype("float64")
+
+    def objective(u, c):
+        return reference.whole_au(u, losses, s < tau, c, **options)
+
+    c = 1 / shared_cdf(u, tau, **options)
+    expected = central_differences(functools.partial(objective, c=c), u)
+    moving = central_differences(
+        lambda u: objective(u, 1 / shared_cdf(u, tau, **options)), u
+    )
+    weight = ops.convert_to_tensor(losses, dtype="float32")
+    _, gradient = value_and_gradient(
+        lambda s: ops.mean(
+            functional.au_weights(s, threshold=tau, through="cdf", **options) * weight
+        ),
+        s,
+    )
+    np.testing.assert_allclose(gradient, expected, rtol=1e-3, atol=1e-5)
+    assert np.abs(moving - expected).max() > 0.1 * np.abs(expected).max()
