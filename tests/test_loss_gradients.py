@@ -294,3 +294,89 @@ def test_mixed_precision_policy_computes_in_float32():
             assert float(value) == float(exact), name
     finally:
         keras.config.set_dtype_policy("float32")
+
+
+@pytest.mark.parametrize("from_logits", [True, False])
+def test_dual_focal_gradient_where_the_true_class_is_tied(from_logits):
+    """The largest other probability is differentiable there: it is not p_y."""
+    z, y = np.zeros((N, K)), np.arange(N) % K
+    z[np.arange(N), y] = z[np.arange(N), (y + 1) % K] = 2.0
+
+    def value(x):
+        p = reference.softmax(x) if from_logits else x
+        p_y = p[np.arange(N), y]
+        return np.mean(-((1 - p_y + reference.largest_other(p, y)) ** 3) * np.log(p_y))
+
+    x = z if from_logits else reference.softmax(z)
+    loss = DualFocalLoss(3.0, from_logits=from_logits)
+    _, gradient = value_and_gradient(lambda x: loss(y, x), x)
+    expected = central_differences(value, x)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="its eager gradients")
+@pytest.mark.filterwarnings("ignore:AULoss with weight_gradient")
+@pytest.mark.parametrize(
+    "loss",
+    [
+        AULoss("msp", weight_gradient=1.0, from_logits=True),
+        AULoss("neg_entropy", weight_gradient=0.5, threshold=-1.0, from_logits=True),
+        AULoss("margin", weight_gradient=1.0, through="cdf", from_logits=True),
+        AULoss(weight_gradient=1.0, through="cdf", smoothing=0.003, from_logits=True),
+        AULoss(weight_gradient=1.0, through="cdf", multi_label=True, from_logits=True),
+        DualFocalLoss(from_logits=True),
+        DualFocalLoss(variant="released", from_logits=True, label_smoothing=0.1),
+    ],
+    ids=["msp", "neg_entropy", "margin", "sharp", "multi_label", "dual", "released"],
+)
+def test_eager_gradients_are_those_of_traced_code(loss):
+    """First and second ones. NumPy and functions of our own compute the former."""
+    import torch
+
+    logits, labels = data(N, 20)
+    logits[::3] = np.round(logits[::3])  # ties
+    z, weight = torch.tensor(logits), torch.arange(N) % 3
+    y = torch.tensor(np.eye(20)[labels] if loss.outputs.multi_label else labels)
+    along = torch.tensor(np.random.default_rng(0).normal(size=z.shape)).float()
+
+    def value(z):
+        return loss(y, z, sample_weight=weight)
+
+    def eager(z, again):
+        z = z.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(value(z), z, create_graph=again)
+        return torch.autograd.grad(gradient, z, along)[0] if again else gradient
+
+    first = torch.func.grad(value)
+    second = torch.func.grad(lambda z: torch.sum(first(z) * along))
+    for again, traced in ((False, first), (True, second)):
+        found, expected = numpy(eager(z, again)), numpy(traced(z))
+        scale = np.abs(expected).max()
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * scale)
+
+
+def test_whole_gradient_holds_the_cdf_at_a_given_threshold_constant():
+    """C and the weights above τ are constants, though Ĝ(τ) moves with the scores."""
+    rng = np.random.default_rng(1)
+    s = rng.uniform(0.05, 0.95, N).astype("float32")
+    losses = rng.exponential(size=N)
+    tau, options = 0.6, {"num_bins": 16, "smoothing": 0.1}
+    u = s.astype("float64")
+
+    def objective(u, c):
+        return reference.whole_au(u, losses, s < tau, c, **options)
+
+    c = 1 / shared_cdf(u, tau, **options)
+    expected = central_differences(functools.partial(objective, c=c), u)
+    moving = central_differences(
+        lambda u: objective(u, 1 / shared_cdf(u, tau, **options)), u
+    )
+    weight = ops.convert_to_tensor(losses, dtype="float32")
+    _, gradient = value_and_gradient(
+        lambda s: ops.mean(
+            functional.au_weights(s, threshold=tau, through="cdf", **options) * weight
+        ),
+        s,
+    )
+    np.testing.assert_allclose(gradient, expected, rtol=1e-3, atol=1e-5)
+    assert np.abs(moving - expected).max() > 0.1 * np.abs(expected).max()

@@ -3,7 +3,8 @@
 NumPy shares the memory of its tensors. An operation of Keras checks and converts its
 arguments before PyTorch runs, which takes several times as long as NumPy does for the
 thousands of values of a batch. Formulas take the namespace as `xp`, or find it by the
-type of what they are given: whoever calls them decides once.
+type of what they are given: whoever calls them decides once. Its gradients, too, come
+from NumPy, or from fewer operations of PyTorch, where these are faster.
 """
 
 import functools
@@ -18,6 +19,9 @@ from numpy.typing import NDArray
 
 # A tuple, since torch.compile cannot trace a union of NumPy's types.
 _ARRAYS = (np.ndarray, np.generic)
+
+# Up to this many columns PyTorch's own gradient of a maximum is as fast.
+_FEW_COLUMNS = 16
 
 
 def array_module(x: Any) -> Any:
@@ -71,7 +75,24 @@ def looks_at_values(x: Any) -> bool:
     return True
 
 
-def by_numpy(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+def is_eager(x: Any) -> bool:
+    """Returns whether PyTorch computes with a tensor of a CPU as it stands, neither
+    compiled nor inside `torch.func`, and at most with gradients backward.
+    """
+    if not looks_at_values(x):
+        return False
+    import torch
+
+    # Dual tensors do not show that they carry derivatives.
+    return bool(torch.autograd.forward_ad._current_level < 0)
+
+
+def by_numpy(
+    function: Callable[..., Any],
+    *arguments: Any,
+    pullback: bool = False,
+    **options: Any,
+) -> Any:
     """Returns `function(*arguments, **options, xp=xp)` as a tensor.
 
     `xp` is `keras.ops`. It is NumPy for eager PyTorch on a CPU if no gradient is asked
@@ -81,25 +102,99 @@ def by_numpy(function: Callable[..., Any], *arguments: Any, **options: Any) -> A
     Args:
         function: a function of `xp` that returns a tensor or an array.
         *arguments: tensors, the first one at least, and other values.
+        pullback: whether NumPy computes as well if a gradient is asked for, that of
+            the first argument alone. `function` then takes `pullback=True`, with which
+            it returns another function too: it maps the gradient of the result to
+            that of the first argument.
         **options: other values.
     """
     tensors = [x for x in (*arguments, *options.values()) if ops.is_tensor(x)]
-    if not all(looks_at_values(x) and not x.requires_grad for x in tensors):
+    if not all(is_eager(x) for x in tensors):
+        return function(*arguments, **options, xp=ops)
+    graded = [x for x in tensors if x.requires_grad]
+    if graded and not (pullback and len(graded) == 1 and graded[0] is arguments[0]):
         return function(*arguments, **options, xp=ops)
     import torch
-
-    # Dual tensors do not show that they carry derivatives.
-    if torch.autograd.forward_ad._current_level >= 0:
-        return function(*arguments, **options, xp=ops)
 
     def shared(x: Any) -> Any:
         if not ops.is_tensor(x):
             return x
-        return x.numpy() if x.ndim else x.item()
+        return x.detach().numpy() if x.ndim else x.item()
 
     arrays = [shared(x) for x in arguments]
-    options = {name: shared(x) for name, x in options.items()}
-    return torch.from_numpy(on_host(function, *arrays, **options, xp=np))
+    shared_options = {name: shared(x) for name, x in options.items()}
+    by_arrays = functools.partial(on_host, function, *arrays, **shared_options, xp=np)
+    if not graded:
+        return torch.from_numpy(by_arrays())
+
+    def by_tensors(x: Any) -> Any:
+        return function(x, *arguments[1:], **options, xp=ops)
+
+    return _with_pullback().apply(arguments[0], by_arrays, by_tensors)
+
+
+@functools.cache
+def _with_pullback() -> Any:
+    import torch
+
+    class WithPullback(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, by_arrays: Any, by_tensors: Any) -> Any:
+            value, ctx.pull = by_arrays(pullback=True)
+            ctx.by_tensors = by_tensors
+            ctx.save_for_backward(x)
+            return torch.from_numpy(value)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> tuple[Any, None, None]:
+            (x,) = ctx.saved_tensors
+            if torch.is_grad_enabled():
+                # This gradient is differentiated in turn.
+                value = ctx.by_tensors(x)
+                pulled = torch.autograd.grad(value, x, gradient, create_graph=True)[0]
+            else:
+                pulled = torch.from_numpy(on_host(ctx.pull, gradient.numpy()))
+            return pulled, None, None
+
+    return WithPullback
+
+
+def gains_by_eager_largest(x: Any) -> bool:
+    """Returns whether `eager_largest` applies to a tensor of PyTorch, and pays."""
+    return x.shape[-1] > _FEW_COLUMNS and x.requires_grad and is_eager(x)
+
+
+def eager_largest(x: Any, seen: Any) -> Any:
+    """Returns the largest of the last axis of `seen`, which is kept, with a gradient
+    for x, which `seen` equals at all places but those that are left out.
+
+    PyTorch's own backward pass counts equal values in int64, which takes longer than
+    all else in a loss.
+    """
+    return _largest().apply(x, seen.detach())
+
+
+@functools.cache
+def _largest() -> Any:
+    import torch
+
+    class Largest(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, seen: Any) -> Any:
+            most = seen.amax(-1, keepdim=True)
+            ctx.save_for_backward(seen, most)
+            return most
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> tuple[Any, None]:
+            seen, most = ctx.saved_tensors
+            # In place, a comparison gives floats.
+            there = seen.clone().eq_(most)
+            share = gradient / there.sum(-1, keepdim=True)
+            # If this gradient is differentiated in turn, `there` must stay.
+            return there * share if share.requires_grad else there.mul_(share), None
+
+    return Largest
 
 
 def computes_on_host(x: Any) -> bool:

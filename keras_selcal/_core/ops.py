@@ -10,7 +10,15 @@ import numpy as np
 from keras import ops
 from keras.src.backend import get_keras_mask
 
-from keras_selcal._core.host import array_module, cast, looks_at_values
+from keras_selcal._core.host import (
+    array_module,
+    cast,
+    eager_largest,
+    gains_by_eager_largest,
+    looks_at_values,
+    on_host,
+    to_numpy,
+)
 
 Tensor: TypeAlias = Any
 
@@ -238,20 +246,25 @@ def may_be_infinite(x: Tensor) -> bool:
 
 
 def argmax(x: Tensor) -> Tensor:
-    """Returns the first index of the largest value of each row, (n, 1), as int32.
+    """Returns the first index of the largest of the last axis, which is kept, as int32.
 
     Values that are not equal must be more than 2⁻¹⁰⁰ apart, as probabilities and their
     logarithms are. XLA compares one value after the other in an argmax, but not in this
     minimum of c + 2¹²² (max x − x_c).
     """
     if isinstance(x, np.ndarray):
-        return x.argmax(axis=-1)[:, None].astype("int32")
+        return x.argmax(axis=-1, keepdims=True).astype("int32")
     backend, k = keras.backend.backend(), int(x.shape[-1])
+    if backend == "torch" and looks_at_values(x):
+        import torch
+
+        # NumPy compares several values at once.
+        return torch.from_numpy(on_host(argmax, to_numpy(x)))
     if backend == "tensorflow":
         import tensorflow as tf
 
         # Keras's own makes copies to tell −0 from 0.
-        return tf.argmax(x, axis=-1, output_type=tf.int32)[:, None]
+        return tf.argmax(x, axis=-1, output_type=tf.int32)[..., None]
     if backend == "jax" and 32 < k < 2**22:
         below = ops.amax(x, axis=-1, keepdims=True) - x
         place = ops.arange(k, dtype=x.dtype) + below * 2.0**122
@@ -307,13 +320,17 @@ def log_p_at(index: Tensor, log_p: Tensor, logits: Tensor) -> Tensor:
     return at - largest - log_total
 
 
-def largest_log_p(log_p: Tensor, logits: Tensor) -> Tensor:
-    """Returns the largest ln p, the log-softmax of logits, of each row, (n,)."""
+def largest_log_p(
+    log_p: Tensor, logits: Tensor, *, apart_from: Tensor | None = None
+) -> Tensor:
+    """Returns the largest ln p, the log-softmax of logits, of each row, (n, 1), apart
+    from a place in each, (n, 1), if one is given.
+    """
     if keras.backend.backend() != "jax":
-        return ops.amax(log_p, axis=-1)
+        return largest(log_p, apart_from=apart_from)
     # XLA knows this maximum already, and its gradient sums over no row of ln p.
-    largest, log_total = _normalizer(logits)
-    return ops.amax(logits, axis=-1) - largest[:, 0] - log_total[:, 0]
+    most, log_total = _normalizer(logits)
+    return largest(logits, apart_from=apart_from) - most - log_total
 
 
 def _normalizer(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -342,13 +359,40 @@ def safe_power(x: Tensor, exponent: Any) -> Tensor:
     return ops.power(ops.maximum(x, TINY), exponent)
 
 
+# Below every logarithm of a probability.
+_LEFT_OUT = -1e38
+
+
+def largest(x: Tensor, *, apart_from: Tensor | None = None) -> Tensor:
+    """Returns the largest of the last axis, which is kept; its gradient is shared by
+    equal ones.
+
+    Args:
+        x: tensor of shape (..., k).
+        apart_from: the place that is left out, (..., 1), or None.
+    """
+    torch, seen = keras.backend.backend() == "torch", x
+    if apart_from is not None and torch:
+        seen = x.scatter(-1, apart_from.long(), _LEFT_OUT)
+    elif apart_from is not None:
+        here = ops.arange(x.shape[-1], dtype="int32") == apart_from
+        seen = ops.where(here, _LEFT_OUT, x)
+    if torch and gains_by_eager_largest(x):
+        return eager_largest(x, seen)
+    return ops.amax(seen, axis=-1, keepdims=True)
+
+
 def top_two(x: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the largest and the second largest of the last axis, which is kept.
 
     Two maxima, since XLA's top_k sorts.
     """
-    first = ops.amax(x, axis=-1, keepdims=True)
-    at_first = x == first
-    rest = ops.amax(ops.where(at_first, -1e38, x), axis=-1, keepdims=True)
-    tied = ops.sum(ops.cast(at_first, "int32"), axis=-1, keepdims=True) > 1
-    return first, ops.where(tied, first, rest)
+    first = largest(x)
+    if keras.backend.backend() == "torch":
+        second = largest(x, apart_from=argmax(x))
+        tied = second == first
+    else:
+        at_first = x == first
+        second = largest(ops.where(at_first, _LEFT_OUT, x))
+        tied = ops.sum(ops.cast(at_first, x.dtype), axis=-1, keepdims=True) > 1
+    return first, ops.where(tied, first, second)

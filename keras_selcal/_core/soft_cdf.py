@@ -16,6 +16,7 @@ from keras_selcal._core.ops import (
     row_offset,
     sum_by_cell,
 )
+from keras_selcal._core.soft_cdf_gradient import gradient_of_scores
 from keras_selcal._core.validation import check_count, check_number, refuse
 
 # Nodes per ν for the interpolation of Ĝ: the error of a cubic Hermite interpolant is
@@ -125,14 +126,20 @@ def shared_histogram(
     """Returns h, (rows, M), with each score shared linearly between the two nearest bin
     centres, so that h has a gradient with respect to the scores.
     """
+    low, high, offset = _between_centers(u, num_bins, xp)
+    share = count * xp.clip(offset, 0.0, 1.0)
+    counts = sum_by_cell(count - share, low, num_bins, xp)
+    return over.differentiable_total(counts + sum_by_cell(share, high, num_bins, xp))
+
+
+def _between_centers(u: Any, num_bins: int, xp: Any) -> tuple[Any, Any, Any]:
+    """Returns the bin centres below and above each u, and how far on it is between."""
     position = u * num_bins - 0.5
     low = _still(xp.where(u >= 0.0, position, 0.0), xp)  # NaN counts as 0
     low = xp.clip(xp.floor(low), 0.0, num_bins - 1.0)
-    share = count * xp.clip(position - low, 0.0, 1.0)
+    offset = position - low
     low = cast(low, "int32")
-    high = xp.minimum(low + 1, num_bins - 1)
-    counts = sum_by_cell(count - share, low, num_bins, xp)
-    return over.differentiable_total(counts + sum_by_cell(share, high, num_bins, xp))
+    return low, xp.minimum(low + 1, num_bins - 1), offset
 
 
 def unit_quantile(
@@ -220,6 +227,8 @@ class SoftCDF:
         self.xp = xp
         # At least 1, so that a batch that is all padding does not give NaN.
         self.n = xp.maximum(_sum(counts, xp), 1.0)
+        # Caps −ln(1 − Ĝ) at ln(n + 1), finite-sample AURC's top weight.
+        self.cap = xp.minimum(self.n / (self.n + 1.0), _LARGEST_BELOW_1)
         self.smoothing = smoothing
         # h_m/n
         self.shares = counts / self.n
@@ -233,12 +242,10 @@ class SoftCDF:
 
     def __call__(self, u: Any) -> Any:
         cdf = self._interpolated(u) if self.num_pieces else self._direct(u)
-        # n/(n + 1) caps −ln(1 − Ĝ) at ln(n + 1), finite-sample AURC's top weight; where
-        # sharp steps underflow, TINY keeps −ln(1 − Ĝ)/Ĝ at its limit 1.
-        cap = self.xp.minimum(self.n / (self.n + 1.0), _LARGEST_BELOW_1)
-        return self.xp.clip(cdf, TINY, cap)
+        # Where sharp steps underflow, TINY keeps −ln(1 − Ĝ)/Ĝ at its limit 1.
+        return self.xp.clip(cdf, TINY, self.cap)
 
-    def _sigmoids(self, u: Any) -> Any:
+    def sigmoids(self, u: Any) -> Any:
         """Returns σ((u − c_m)/ν), of shape (..., M)."""
         xp, num_bins = self.xp, self.shares.shape[-1]
         centers = (xp.arange(num_bins, dtype=self.shares.dtype) + 0.5) / num_bins
@@ -247,7 +254,7 @@ class SoftCDF:
 
     def _direct(self, u: Any) -> Any:
         xp = self.xp
-        return xp.sum(self._sigmoids(u) * xp.expand_dims(self.shares, 1), axis=-1)
+        return xp.sum(self.sigmoids(u) * xp.expand_dims(self.shares, 1), axis=-1)
 
     def _hermite(self) -> Any:
         """Returns the coefficients of Ĝ's cubic pieces, lowest power first:
@@ -256,7 +263,7 @@ class SoftCDF:
         xp = self.xp
         product = np.matmul if xp is np else matmul
         nodes = xp.arange(self.num_pieces + 1, dtype=self.shares.dtype)
-        step = self._sigmoids(nodes / self.num_pieces)
+        self.steps = step = self.sigmoids(nodes / self.num_pieces)
         value = product(self.shares, xp.transpose(step))
         slope = product(self.shares, xp.transpose(step * (1.0 - step)))
         slope = slope / (self.smoothing * self.num_pieces)
@@ -270,13 +277,19 @@ class SoftCDF:
         ]
         return xp.reshape(xp.stack(pieces, axis=-1), (-1, 4))
 
-    def _interpolated(self, u: Any) -> Any:
-        """Ĝ in O(n + nodes·M) instead of O(n·M)."""
+    def piece(self, u: Any) -> tuple[Any, Any, Any]:
+        """Returns the number of the piece at u, the place of u in it, in [0, 1], and
+        its coefficients.
+        """
         xp = self.xp
         piece = _cells(_still(u, xp), self.num_pieces, xp)
         t = u * self.num_pieces - cast(piece, u.dtype)
         row = row_offset(self.shares.shape[0], self.num_pieces, xp)
-        c = xp.take(self.pieces, piece + row, axis=0)
+        return piece, t, xp.take(self.pieces, piece + row, axis=0)
+
+    def _interpolated(self, u: Any) -> Any:
+        """Ĝ in O(n + nodes·M) instead of O(n·M)."""
+        _, t, c = self.piece(u)
         return c[..., 0] + t * (c[..., 1] + t * (c[..., 2] + t * c[..., 3]))
 
 
@@ -307,11 +320,8 @@ def check_region(coverage: Any, threshold: Any) -> tuple[float | None, float | N
         allowed = "a number in (0, 1], or None"
         return check_number("coverage", coverage, allowed, above=0.0, most=1.0), None
     if coverage is not None:
-        refuse(
-            "coverage",
-            coverage,
-            f"None if `threshold` is given (threshold={threshold!r})",
-        )
+        allowed = f"None if `threshold` is given (threshold={threshold!r})"
+        refuse("coverage", coverage, allowed)
     return None, check_number("threshold", threshold, "a number or None")
 
 
@@ -334,7 +344,7 @@ def region_weights(
         **region: the other arguments of `beta`.
     """
     if over is ALONE:
-        return by_numpy(beta, scores, sample_weight, **region)
+        return by_numpy(beta, scores, sample_weight, pullback=True, **region)
     return beta(scores, sample_weight, over=over, **region)
 
 
@@ -350,12 +360,16 @@ def beta(
     through: str = "score",
     over: Replicas = ALONE,
     xp: Any = ops,
+    pullback: bool = False,
 ) -> Any:
-    """Returns β. Coverage and smoothing may be tensors."""
+    """Returns β. Coverage and smoothing may be tensors.
+
+    With `pullback`, NumPy also returns a function from gradients of β to the scores'.
+    """
     count = count_weights(scores, sample_weight, over, xp)
     u = to_unit(scores, support, xp)
+    lo, hi = support
     if threshold is not None:
-        lo, hi = support
         if not lo <= threshold <= hi:
             refuse("threshold", threshold, f"within the support [{lo:g}, {hi:g}]")
         tau = xp.full((1, 1), (threshold - lo) / (hi - lo), dtype=u.dtype)
@@ -365,8 +379,21 @@ def beta(
     counts = (shared_histogram if whole else histogram)(u, count, num_bins, over, xp)
     cdf = SoftCDF(counts, smoothing, xp)
     c = 1.0 / _still(cdf(xp.broadcast_to(tau, (u.shape[0], 1))), xp)
-    values = cdf(xp.where(u < tau, u, tau))
+    below = u < tau
+    values = cdf(xp.where(below, u, tau))
     if whole:
-        # Ĝ(τ) is κ by definition, and carries no gradient.
-        values = xp.where(u < tau, values, _still(values, xp))
-    return -c * xp.log1p(-values)
+        # Ĝ(τ) is κ by definition, and counts as a constant for a given τ as well.
+        values = xp.where(below, values, _still(values, xp))
+    weights = -c * xp.log1p(-values)
+    if not pullback:
+        return weights
+
+    def pull(gradient: Any) -> Any:
+        moves = below & (values > TINY) & (values < cdf.cap)
+        of_values = np.where(moves, gradient * c / (1.0 - values), 0.0)
+        between = _between_centers(u, num_bins, np) if whole else None
+        of_u = gradient_of_scores(cdf, u, of_values, count, between)
+        inside = (scores >= lo) & (scores <= hi)
+        return np.where(inside, of_u / (hi - lo), 0.0).astype(scores.dtype)
+
+    return weights, pull

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.ops import TINY, Tensor, largest_log_p, top_two
+from keras_selcal._core.ops import TINY, Tensor, largest, largest_log_p, top_two
 from keras_selcal.csf.score import BuiltIn, Support, log
 
 
@@ -28,7 +28,9 @@ _STRUCK_OUT = -1e30
 
 def _msp(probabilities: Any, xp: Any = ops) -> Any:
     """Maximum softmax probability, max p."""
-    return xp.amax(probabilities, axis=-1)
+    if xp is np:
+        return np.amax(probabilities, axis=-1)
+    return largest(probabilities)[..., 0]
 
 
 def _msp_of_logs(log_p: Tensor) -> Tensor:
@@ -36,7 +38,7 @@ def _msp_of_logs(log_p: Tensor) -> Tensor:
 
 
 def _msp_of_logits(log_p: Tensor, logits: Tensor) -> Tensor:
-    return ops.exp(largest_log_p(log_p, logits))
+    return ops.exp(largest_log_p(log_p, logits))[..., 0]
 
 
 def _msp_log_odds(log_p: Any, xp: Any) -> Any:

@@ -39,8 +39,8 @@ def au_weights(
     ```
 
     with Ĝ_ν the soft CDF of the scores (`keras_selcal.functional.soft_cdf`) and τ
-    the score below which the least confident share κ of them lies. The threshold τ and
-    C carry no gradient; s_i below τ does.
+    the score below which the least confident share κ of them lies. τ, Ĝ_ν(τ) and so C
+    carry no gradient, also where τ is given by `threshold`; s_i below τ does.
 
     Args:
         scores: confidence scores, of any shape; all are ranked together.
@@ -52,8 +52,8 @@ def au_weights(
         smoothing: ν of the soft CDF.
         support: (lo, hi), the range that the scores can take.
         through: `"score"`: the counts behind Ĝ_ν carry no gradient (Eq. gradientAU);
-            `"cdf"`: they do, and each score is shared linearly between the two nearest
-            bin centres, which changes β slightly.
+            `"cdf"`: they do, but for Ĝ_ν(τ), and each score is shared linearly between
+            the two nearest bin centres, which changes β slightly.
         sample_weight: weights that broadcast to the shape of the scores. A score of
             integer weight w gets the β that w copies of it would get; one of weight 0
             changes nothing for the others.

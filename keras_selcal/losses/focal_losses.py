@@ -6,7 +6,7 @@ from typing import Any
 from keras import ops
 
 from keras_selcal._core.batch import Batch
-from keras_selcal._core.ops import Tensor, safe_power, top_two
+from keras_selcal._core.ops import Tensor, largest, largest_log_p, safe_power, top_two
 from keras_selcal._core.saving import serializable
 from keras_selcal._core.validation import check_choice, check_number
 from keras_selcal.losses.base import ReweightedLoss
@@ -192,7 +192,8 @@ class DualFocalLoss(_FocalFamily):
             rival = _largest_other(batch)
         p_j = batch.as_p(rival)
         if self.variant == "discarded":
-            p_j = ops.where(batch.y_pred_y < rival, 0.0, p_j)
+            own = batch.log_p_y if batch.in_logs else batch.p_y
+            p_j = ops.where(own < rival, 0.0, p_j)
         return safe_power(batch.one_minus_p_y + p_j, self.gamma)
 
     def get_config(self) -> dict[str, Any]:
@@ -201,6 +202,11 @@ class DualFocalLoss(_FocalFamily):
 
 def _largest_other(batch: Batch) -> Tensor:
     """Returns the largest of `y_pred` at a class other than each one of `y_pred_y`."""
+    if batch.sparse and batch.logits is not None:
+        own = batch.class_indices
+        return largest_log_p(batch.y_pred, batch.logits, apart_from=own)
+    if batch.sparse:
+        return largest(batch.y_pred, apart_from=batch.class_indices)
     first, second = top_two(batch.y_pred)
     return ops.where(batch.y_pred_y >= first, second, first)
 
@@ -212,7 +218,7 @@ def _largest_below(batch: Batch) -> Tensor:
     nothing = -1e30 if batch.in_logs else 0.0
     if batch.sparse:
         below = ops.where(batch.y_pred < batch.y_pred_y, batch.y_pred, nothing)
-        return ops.amax(below, axis=-1, keepdims=True)
+        return largest(below)
     # One sort serves every class: each takes its predecessor if that is smaller; equal
     # values take that of the first of them, by a running maximum.
     order = ops.argsort(batch.y_pred, axis=-1)
