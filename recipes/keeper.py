@@ -2,8 +2,8 @@
 
 The parent holds the other end of standard input. When it closes that pipe, or dies in
 whatever way, the command's process group is terminated, and killed after GRACE seconds.
-The keeper writes the exit code to standard output, and exits, once every
-process of the group has ended. The output of the command goes to standard error.
+The keeper writes the exit code to standard output, and exits, once every process of the
+group has ended. The output of the command goes to standard error.
 """
 
 import contextlib

@@ -50,7 +50,7 @@ def test_large_samples_use_the_limit(rng):
 
 @pytest.mark.backend_free
 def test_false_alarms_of_one_check_are_as_rare_as_stated(rng):
-    # Ties of D would make it conservative: sizes without a common factor have few.
+    # Ties of D make the test conservative: sizes without a common factor have few.
     alarms = [
         ks_test(rng.normal(size=79), rng.normal(size=20))[1] <= 0.1 for _ in range(400)
     ]

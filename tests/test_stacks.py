@@ -191,7 +191,7 @@ def test_mc_dropout_keeps_batch_normalization(rng):
     )
     before = [weight.copy() for weight in model.get_weights()]
     x = rng.normal(3, size=(10, 6)).astype("float32")
-    stack = stacks.mc_dropout(model, x, passes=200, batch_size=4)
+    stack = stacks.mc_dropout(model, x, passes=200, batch_size=8)
     assert stack.shape == (200, 10, 3)
     assert stack.std(axis=0).min() > 0
     for weight, old in zip(model.get_weights(), before, strict=True):
