@@ -67,9 +67,7 @@ def test_exact_figures():
     assert round(100 * F.calibration_error(data["confidence"], right), 4) == 21.1563
 
 
-@pytest.mark.parametrize(
-    "size", [pytest.param(1, marks=pytest.mark.backend_free), 7, 1000]
-)
+@pytest.mark.parametrize("size", [7, 1000])
 def test_streamed_figures(size):
     data = load_logits(RESNET110)
     y, z = data["test_labels"].astype("int32"), data["test_logits"]
@@ -78,6 +76,14 @@ def test_streamed_figures(size):
     if size > 7:
         metric = M.ClasswiseCalibrationError(num_classes=10, from_logits=True)
         assert round(10 * streamed(metric, y, z, size), 5) == 0.09829
+
+
+@pytest.mark.backend_free
+def test_batches_of_one_row():
+    data = load_logits(RESNET110)
+    y, z = data["test_labels"][:1000].astype("int32"), data["test_logits"][:1000]
+    ece = streamed(M.ExpectedCalibrationError(from_logits=True), y, z, 1)
+    assert ece == pytest.approx(F.ece(y, z, from_logits=True), abs=1e-6)
 
 
 def test_streamed_top_labels():
