@@ -15,6 +15,9 @@ from sklearn.calibration import calibration_curve
 from keras_selcal import functional as F  # noqa: N812
 from keras_selcal import metrics as M  # noqa: N812
 
+# Two batches of the 24 rows of other tests: JAX compiles operations for each shape.
+ROWS = 48
+
 
 def columns(p):
     return np.stack([1 - p, p], axis=-1)
@@ -45,7 +48,7 @@ def test_one_unit_equals_two_columns_exactly(name, p, seed):
 
 @pytest.mark.parametrize("name", every_on_torch(STREAMING, KINDS))
 def test_one_unit_equals_two_columns_when_streaming(name):
-    y, z, p = (x[:, 0] for x in data())
+    y, z, p = (x[:, 0] for x in data(ROWS))
     w = np.arange(len(y)) % 3
     same(streamed(name, y, p[:, None], w), EXACT[name](y, columns(p), sample_weight=w))
     expected = EXACT[name](y, pair(z), from_logits=True)
@@ -79,19 +82,19 @@ def test_multi_label_is_the_mean_over_labels(name, from_logits):
 
 @pytest.mark.parametrize("name", every_on_torch(STREAMING, KINDS))
 def test_multi_label_is_the_mean_over_labels_when_streaming(name):
-    y, z, _ = data(labels=3)
+    y, z, _ = data(ROWS, labels=3)
     w = 1 + np.arange(len(y)) % 3
     expected = mean_over_labels(name, y, z, w, from_logits=True)
     options = {"from_logits": True, "multi_label": True}
     same(streamed(name, y, z, w, **options), expected, 3e-6)
     if name in KINDS:
-        y, z = (np.moveaxis(x.reshape(2, 20, 3), -1, 1) for x in (y, z))
-        w = w.reshape(2, 20)
+        y, z = (np.moveaxis(x.reshape(2, 24, 3), -1, 1) for x in (y, z))
+        w = w.reshape(2, 24)
         same(streamed(name, y, z, w, axis=1, **options), expected, 3e-6)
 
 
-def ignored_data():
-    y, _, p = data(labels=2)
+def ignored_data(n=40):
+    y, _, p = data(n, labels=2)
     y[:7, 0] = y[30:, 1] = -1
     return y, p, [y[:, c] >= 0 for c in range(2)]
 
@@ -111,7 +114,7 @@ def test_ignored_labels_do_not_count(name):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_ignored_labels_do_not_count_when_streaming(name):
-    y, p, kept = ignored_data()
+    y, p, kept = ignored_data(ROWS)
     values = [EXACT[name](y[k, c], p[k, c]) for c, k in enumerate(kept)]
     options = {"multi_label": True, "ignore_class": -1}
     same(streamed(name, y, p, **options), np.mean(values), 3e-6)
@@ -202,7 +205,7 @@ def test_real_reviews():
 
 @pytest.mark.parametrize("from_logits", [False, True])
 def test_decision_threshold_moves_the_prediction(from_logits):
-    y, z, p = (x[:, 0] for x in data(200))
+    y, z, p = (x[:, 0] for x in data(24))
     predicted = (p > 0.3).astype(int)
     risk = np.mean(predicted != y)
     values = z if from_logits else p

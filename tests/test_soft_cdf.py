@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import reference
-from backends import every_on_torch, numpy, value_and_gradient
+from backends import TORCH, every_on_torch, numpy, value_and_gradient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
@@ -12,7 +12,7 @@ from keras_selcal import functional
 from keras_selcal._core.harmonic import rank_weights
 from keras_selcal._core.soft_cdf import beta, unit_quantile
 
-quickly = settings(max_examples=40, deadline=None, derandomize=True)
+quickly = settings(max_examples=40 if TORCH else 15, deadline=None, derandomize=True)
 
 
 def confident(rng, n):
