@@ -12,7 +12,7 @@ from keras import ops
 from keras.src.backend.common.variables import AutocastScope
 from streaming import BATCH, CASES, KINDS, data, exact, make, softmax, value
 
-from keras_selcal import AULoss, AURCLoss
+from keras_selcal import AULoss, AURCLoss, DualFocalLoss
 
 BACKEND = keras.backend.backend()
 
@@ -170,3 +170,29 @@ def test_functional_gradients_inside_autocast():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = gradient(z)
     np.testing.assert_allclose(numpy(found), numpy(expected), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.skipif(
+    BACKEND != "torch", reason="its gradients by NumPy"
+)
+@pytest.mark.parametrize(
+    "loss",
+    [
+        AULoss("margin", weight_gradient=0.5, smoothing=1.0),
+        AULoss(weight_gradient=1.0, through="cdf"),
+        DualFocalLoss(),
+    ],
+    ids=["score", "cdf", "dual"],
+)
+def test_gradients_are_the_same_one_by_one_and_at_once(loss, rng):
+    import torch
+
+    p = torch.tensor(rng.dirichlet(np.ones(20), 8).astype("float32"))
+    loss.reduction = None
+    by_one, at_once = (
+        torch.autograd.functional.jacobian(
+            lambda p: loss(torch.arange(8), p), p, vectorize=vectorize
+        )
+        for vectorize in (False, True)
+    )
+    np.testing.assert_allclose(by_one, at_once, rtol=1e-4, atol=1e-5)

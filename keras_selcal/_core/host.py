@@ -148,12 +148,14 @@ def _with_pullback() -> Any:
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> tuple[Any, None, None]:
             (x,) = ctx.saved_tensors
-            if torch.is_grad_enabled():
-                # This gradient is differentiated in turn.
-                value = ctx.by_tensors(x)
-                pulled = torch.autograd.grad(value, x, gradient, create_graph=True)[0]
-            else:
+            again = torch.is_grad_enabled()
+            if is_eager(gradient) and not again:
                 pulled = torch.from_numpy(on_host(ctx.pull, gradient.numpy()))
+            else:
+                # This gradient is one of several at once, or differentiated in turn.
+                with torch.enable_grad():
+                    value = ctx.by_tensors(x)
+                pulled = torch.autograd.grad(value, x, gradient, create_graph=again)[0]
             return pulled, None, None
 
     return WithPullback
@@ -191,8 +193,11 @@ def _largest() -> Any:
             # In place, a comparison gives floats.
             there = seen.clone().eq_(most)
             share = gradient / there.sum(-1, keepdim=True)
-            # If this gradient is differentiated in turn, `there` must stay.
-            return there * share if share.requires_grad else there.mul_(share), None
+            # `there` must stay if this gradient is differentiated in turn, and cannot
+            # hold several at once.
+            if share.requires_grad or not is_eager(share):
+                return there * share, None
+            return there.mul_(share), None
 
     return Largest
 
