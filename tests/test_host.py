@@ -172,9 +172,7 @@ def test_functional_gradients_inside_autocast():
     np.testing.assert_allclose(numpy(found), numpy(expected), rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.skipif(
-    BACKEND != "torch", reason="its gradients by NumPy"
-)
+@pytest.mark.skipif(BACKEND != "torch", reason="its gradients by NumPy")
 @pytest.mark.parametrize(
     "loss",
     [
