@@ -40,7 +40,11 @@ def state_dict(name):
 
 
 def predict(model, x):
+    return model.predict(x, verbose=0)
+
+
+def outputs(model, x):
     """Returns predictions, compiled where eager operations are compiled one by one."""
     if JIT_ONE_OFF:
-        return model.predict(x, verbose=0)
+        return predict(model, x)
     return numpy(model(x, training=False))

@@ -1,9 +1,11 @@
 """Figures that others have published, on the logits of real networks."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
-from backends import numpy
+from backends import every_on_torch, numpy
 from real_data import load_logits
 
 from keras_selcal import functional as F  # noqa: N812
@@ -97,8 +99,13 @@ def test_streamed_top_labels():
     assert round(100 * ece, 4) == 21.1563
 
 
-@pytest.mark.parametrize("name", [RESNET110, RESNET50])
-@pytest.mark.parametrize("csf", ["msp", "margin", "neg_entropy"])
+@pytest.mark.parametrize(
+    ("name", "csf"),
+    every_on_torch(
+        [*itertools.product([RESNET110, RESNET50], ["msp", "margin", "neg_entropy"])],
+        [(RESNET110, "msp"), (RESNET110, "margin"), (RESNET50, "neg_entropy")],
+    ),
+)
 def test_histograms_err_by_less_than_1e_4(name, csf):
     data = load_logits(name)
     y, z = data["test_labels"].astype("int32"), data["test_logits"]

@@ -205,8 +205,9 @@ def test_real_reviews():
 
 @pytest.mark.parametrize("from_logits", [False, True])
 def test_decision_threshold_moves_the_prediction(from_logits):
-    y, z, p = (x[:, 0] for x in data(24))
+    y, z, p = (x[:, 0] for x in data(24, seed=3))
     predicted = (p > 0.3).astype(int)
+    assert (predicted != (p > 0.5)).any()
     risk = np.mean(predicted != y)
     values = z if from_logits else p
     options = {"from_logits": from_logits, "decision_threshold": 0.3}

@@ -5,7 +5,7 @@ import sys
 import keras
 import numpy as np
 import pytest
-from model_data import SMALL, parity, predict, small, state_dict
+from model_data import SMALL, outputs, parity, small, state_dict
 from real_data import find, load
 
 from keras_selcal import functional
@@ -111,12 +111,12 @@ def test_outputs_equal_pytorchs_and_stay_the_same_after_saving(name, weights, tm
     arrays = parity(name)
     model = small(name)
     models.load_pretrained(model, weights(state_dict(name)))
-    logits = predict(model, arrays["x"])
+    logits = outputs(model, arrays["x"])
     np.testing.assert_allclose(logits, arrays["logits"], atol=1e-5)
 
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(predict(loaded, arrays["x"]), logits)
+    np.testing.assert_array_equal(outputs(loaded, arrays["x"]), logits)
 
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
@@ -143,7 +143,7 @@ def test_a_head_for_another_number_of_classes_is_not_loaded(weights, capsys):
     model.get_layer("head").bias.assign([1.0, 2.0, 3.0])
     models.load_pretrained(model, weights(state_dict("vit")))
     assert "head is for 10 classes, not 3" in capsys.readouterr().out
-    np.testing.assert_array_equal(predict(model, parity("vit")["x"]), [[1, 2, 3]] * 4)
+    np.testing.assert_array_equal(outputs(model, parity("vit")["x"]), [[1, 2, 3]] * 4)
     expected = state_dict("vit")["vit.embeddings.cls_token"]
     token = keras.ops.convert_to_numpy(model.get_layer("tokens").cls_token)
     np.testing.assert_array_equal(token, expected)
