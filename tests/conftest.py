@@ -1,23 +1,31 @@
-"""Fixtures and helpers for all tests."""
+"""Fixtures and helpers for all tests.
+
+Keras is imported by fixtures only: what hands tests to workers does not need it.
+"""
 
 import gc
 import os
 import sys
 from pathlib import Path
 
-import backends
-import keras
 import numpy as np
 import pytest
 
 # `recipes` is in no wheel. Last, so that the installed keras_selcal is the one tested.
 sys.path.append(str(Path(__file__).parent.parent))
-# No test collects again what the packages hold, which took up to a tenth of the time.
-gc.freeze()
+# Collecting garbage took up to a tenth of the time.
 gc.set_threshold(100_000, 50, 100)
-backends.share_context()
 # No test opens a window.
 os.environ["MPLBACKEND"] = "Agg"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _prepare():
+    import backends
+
+    backends.share_context()
+    # No test collects again what the packages hold.
+    gc.freeze()
 
 
 @pytest.fixture
@@ -42,4 +50,6 @@ def _close_figures():
 
 @pytest.fixture(autouse=True)
 def _seed():
+    import keras
+
     keras.utils.set_random_seed(0)

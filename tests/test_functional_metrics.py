@@ -17,6 +17,7 @@ from keras_selcal._core.binning import uniform_bins
 from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.samples import Samples
 from keras_selcal._core.segments import Segments, sizes_and_flags
+from keras_selcal._core.smooth import smooth_errors
 from keras_selcal.functional.calibration import class_sums
 
 CSFS = ("msp", "margin", "neg_entropy")
@@ -275,6 +276,16 @@ def test_reliability_curve_sums_to_ece():
             curve.confidence <= curve.edges[1:] + 1e-12
         )
         assert inside[full].all()
+
+
+@pytest.mark.backend_free
+def test_smooth_ece_of_a_row_of_nan_is_nan_and_changes_no_other(rng):
+    p, residual = rng.uniform(size=50), rng.normal(size=(2, 50)) / 50
+    expected = smooth_errors(p, residual[:1], 1000, 50)[0]
+    residual[1] = np.nan
+    found, missing = smooth_errors(p, residual, 1000, 50)
+    assert found == pytest.approx(expected, abs=1e-12)
+    assert np.isnan(missing)
 
 
 def test_smooth_ece_solves_its_equation():

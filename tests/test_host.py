@@ -12,7 +12,7 @@ from keras import ops
 from keras.src.backend.common.variables import AutocastScope
 from streaming import BATCH, CASES, KINDS, data, exact, make, softmax, value
 
-from keras_selcal import AULoss, AURCLoss, DualFocalLoss
+from keras_selcal import AULoss, AURCLoss, DualFocalLoss, functional
 
 BACKEND = keras.backend.backend()
 
@@ -194,3 +194,21 @@ def test_gradients_are_the_same_one_by_one_and_at_once(loss, rng):
         for vectorize in (False, True)
     )
     np.testing.assert_allclose(by_one, at_once, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="its gradients by NumPy")
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_weights_that_change_later_do_not_change_the_gradient(create_graph, rng):
+    import torch
+
+    s = torch.tensor(rng.uniform(size=24), requires_grad=True)
+    slopes = torch.tensor(rng.normal(size=24))
+
+    def gradient(later):
+        weight = torch.tensor(np.arange(24.0))
+        beta = functional.au_weights(s, sample_weight=weight)
+        weight.add_(later * slopes)
+        total = (beta * slopes).sum()
+        return torch.autograd.grad(total, s, create_graph=create_graph)[0].detach()
+
+    np.testing.assert_array_equal(gradient(5.0), gradient(0.0))

@@ -127,8 +127,15 @@ def by_numpy(
     if not graded:
         return torch.from_numpy(by_arrays())
 
+    def copied(x: Any) -> Any:
+        return x.clone() if ops.is_tensor(x) else x
+
+    # Whoever called this may change its tensors before the gradient is computed.
+    others = [copied(x) for x in arguments[1:]]
+    copied_options = {name: copied(x) for name, x in options.items()}
+
     def by_tensors(x: Any) -> Any:
-        return function(x, *arguments[1:], **options, xp=ops)
+        return function(x, *others, **copied_options, xp=ops)
 
     return _with_pullback().apply(arguments[0], by_arrays, by_tensors)
 

@@ -25,8 +25,10 @@ def smooth_errors(p: Array, residual: Array, steps: int, rounds: int) -> Array:
     frequency = np.pi * np.arange(steps + 1)
 
     def error(sigma: Array) -> Array:
+        # The narrowest keeps most; a row of NaN stays NaN, and does not count.
+        removed = frequency * np.fmin.reduce(sigma) > _FARTHEST
+        kept = np.count_nonzero(~removed)
         # The transform of a Gaussian; period 2 makes it the reflected one.
-        kept = np.searchsorted(frequency * sigma.min(), _FARTHEST)
         gaussian = np.exp(-0.5 * (frequency[:kept] * sigma[:, None]) ** 2)
         curve = np.fft.irfft(spectrum[:, :kept] * gaussian, 2 * steps)
         curve = np.abs(curve[:, : steps + 1])
@@ -42,7 +44,7 @@ def smooth_errors(p: Array, residual: Array, steps: int, rounds: int) -> Array:
     for _ in range(rounds):
         sigma = high - down * (high - low) / np.minimum(down - up, -TINY)
         value = error(sigma)
-        if (np.abs(value - sigma) <= _CLOSE).all():
+        if not (np.abs(value - sigma) > _CLOSE).any():
             break
         before, above = above, value > sigma
         factor = np.where(above == before, 0.5, 1.0)

@@ -89,14 +89,20 @@ class ConfidenceScore:
         """
         x = as_float(x)
         scores = as_float(self.function(x))
-        # A dimension that is not known yet is None.
+        self._check_shape(scores, x)
+        if xp is np:
+            return np.asarray(ops.convert_to_numpy(scores), "float64")
+        return scores
+
+    def _check_shape(self, scores: Tensor, x: Tensor) -> None:
+        """Raises ValueError unless there is one score for each row of x."""
+        # TensorFlow may not know how many dimensions there are, or a dimension, yet.
+        if any(getattr(tensor.shape, "rank", 0) is None for tensor in (scores, x)):
+            return
         pairs = zip_longest(scores.shape, x.shape[:-1], fillvalue=-1)
         if any(found != rows and None not in (found, rows) for found, rows in pairs):
             one = f"a function that returns one score for each row of {tuple(x.shape)}"
             refuse("csf", self.__name__, f"{one}, not {tuple(scores.shape)}")
-        if xp is np:
-            return np.asarray(ops.convert_to_numpy(scores), "float64")
-        return scores
 
     def from_log_probabilities(
         self, log_probabilities: Tensor, logits: Tensor | None = None
