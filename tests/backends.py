@@ -1,5 +1,6 @@
 """Values, gradients and compiled calls of `keras.ops` code on any backend."""
 
+import contextlib
 import functools
 
 import keras
@@ -13,9 +14,11 @@ def share_context():
     It makes one for each, which takes longer than to read the cache of compiled code.
     """
     if keras.backend.backend() == "jax":
-        from jax._src.interpreters import mlir
+        # It is private, and another version may not have it.
+        with contextlib.suppress(ImportError, AttributeError):
+            from jax._src.interpreters import mlir
 
-        mlir.make_ir_context = functools.cache(mlir.make_ir_context)
+            mlir.make_ir_context = functools.cache(mlir.make_ir_context)
 
 
 def numpy(x):
