@@ -1,6 +1,7 @@
 """Confidence score functions: values, supports, gradients, names."""
 
 import re
+import sys
 
 import keras
 import numpy as np
@@ -191,7 +192,9 @@ def test_every_score_ranks_in_functions_and_metrics_alike(rng, name, function):
     assert float(streamed.result()) == pytest.approx(exact, abs=2e-3)
 
 
-@pytest.mark.parametrize("name", [*NAMES, *OF_LOGITS])
+@pytest.mark.parametrize(
+    "name", every_on_torch([*NAMES, *OF_LOGITS], ["msp", "gen", "energy"])
+)
 def test_every_score_ranks_in_losses(rng, name):
     n, k = 24, 5
     y = rng.integers(0, k, n)
@@ -348,3 +351,33 @@ def test_scores_of_unknown_rank_are_taken(rng):
     metric = M.AURC(csf=lambda p: tf.numpy_function(np.amax, [p, -1], tf.float32))
     tf.function(metric.update_state)(y, p)
     assert float(metric.result()) == pytest.approx(F.aurc(y, p), abs=1e-4)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="only TensorFlow has AutoGraph"
+)
+def test_autograph_leaves_losses_and_updates_as_they_are(rng):
+    """In code that AutoGraph has converted, calls lead to converted code as well."""
+    import tensorflow as tf
+
+    files = []
+
+    def score(p):
+        files.append(sys._getframe().f_code.co_filename)
+        return ops.max(p, axis=-1)
+
+    p, y = rng.dirichlet(np.ones(5), 24).astype("float32"), np.arange(24) % 5
+    loss, metric = AULoss(csf=score), M.AURC(csf=score)
+
+    @tf.function
+    def step(y, p):
+        score(p)
+        metric.update_state(y, p)
+        return loss(y, p), metric.result()
+
+    value, result = step(y, p)
+    assert files[0] != __file__
+    assert len(files) > 2
+    assert set(files[1:]) == {__file__}
+    assert float(value) == pytest.approx(float(AULoss()(y, p)), rel=1e-5)
+    assert float(result) == pytest.approx(F.aurc(y, p), abs=1e-4)

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import keras
 import numpy as np
@@ -21,12 +21,26 @@ from keras_selcal._core.host import (
 )
 
 Tensor: TypeAlias = Any
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 # Smallest number whose logarithm and reciprocal are finite in float32.
 TINY = 1e-37
 
 # Up to this many columns XLA unrolls a reduction of rows.
 _UNROLLED = 16
+
+
+def unconverted(function: _Function) -> _Function:
+    """Returns a function that TensorFlow's AutoGraph leaves as it is.
+
+    In a user's `tf.function` it would convert the library's code, which needs no
+    conversion, in several times the time of tracing it. Keras itself is exempt.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return function
+    import tensorflow as tf
+
+    return tf.autograph.experimental.do_not_convert(function)
 
 
 def as_float(x: Any) -> Tensor:

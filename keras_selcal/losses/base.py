@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_selcal._core.batch import Batch
-from keras_selcal._core.ops import Tensor
+from keras_selcal._core.ops import Tensor, unconverted
 from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.saving import deserialize_if_config, serialize_callable
 from keras_selcal._core.validation import check_number, refuse
@@ -101,6 +101,7 @@ class ClassificationLoss(keras.losses.Loss):
             return batch.to_samples(ops.sum(batch.y_pred, axis=-1))
         return batch.to_samples(batch.checked(self.sample_losses(batch)))
 
+    @unconverted
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Tensor:
         batch = self._batch(y_true, y_pred, sample_weight)
         values, scale = self._values(batch), batch.weight

@@ -17,7 +17,7 @@ from keras_selcal._core.host import (
     memory_of,
     on_host,
 )
-from keras_selcal._core.ops import Tensor, segment_sum
+from keras_selcal._core.ops import Tensor, segment_sum, unconverted
 from keras_selcal._core.outputs import Outputs
 from keras_selcal._core.sums import add_in_loop, add_to_cells, add_to_sums
 from keras_selcal._core.validation import check_count, refuse
@@ -188,6 +188,7 @@ class ClassificationMetric(keras.metrics.Metric):
         own = type(self).__module__.startswith("keras_selcal.")
         return own and computes_on_host(x)
 
+    @unconverted
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Adds samples to the state.
 
@@ -278,6 +279,7 @@ class ClassificationMetric(keras.metrics.Metric):
             )
         return self._of_state(lambda: self.compute()[0])
 
+    @unconverted
     def result(self) -> Tensor:
         if self.groups is None:
             return ops.zeros((), dtype=self.state_dtype)

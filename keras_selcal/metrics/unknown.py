@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_selcal._core.batch import Batch
 from keras_selcal._core.host import array_module, cast
-from keras_selcal._core.ops import Tensor
+from keras_selcal._core.ops import Tensor, unconverted
 from keras_selcal._core.outputs import broadcast_weight
 from keras_selcal._core.ranking import ROUNDED, Ranking
 from keras_selcal._core.saving import serializable
@@ -62,6 +62,7 @@ class UnknownMetric(RankingMetric):
         self._unknown = self.add_sums("unknown", (groups, self.size, 2))
         self._present_unknown = self.add_sums("present_unknown", (groups,))
 
+    @unconverted
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Adds samples to the state.
 
