@@ -8,11 +8,17 @@ import numpy as np
 from keras import ops
 
 
-def share_context():
-    """Lets JAX compile all operations in one MLIR context.
+def compile_fast():
+    """Lets the backend compile in less time.
 
-    It makes one for each, which takes longer than to read the cache of compiled code.
+    JAX makes an MLIR context for each operation, which takes longer than to read the
+    cache of compiled code: all share one. TensorFlow optimizes each graph, which takes
+    longer than to run it.
     """
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     if keras.backend.backend() == "jax":
         # It is private, and another version may not have it.
         with contextlib.suppress(ImportError, AttributeError):
@@ -30,6 +36,9 @@ TORCH = keras.backend.backend() == "torch"
 # `jit` for a shape that no other test has: where eager code compiles each of its
 # operations for each shape, one compilation of all is faster.
 JIT_ONE_OFF = keras.backend.backend() == "jax"
+
+# Options of `compile` for a model of few steps: on TensorFlow, tracing takes longer.
+FEW_STEPS = {"run_eagerly": not JIT_ONE_OFF}
 
 
 def every_on_torch(cases, few):

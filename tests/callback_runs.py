@@ -3,6 +3,7 @@
 import functools
 
 import keras
+from backends import FEW_STEPS
 from digits import digits
 from keras import ops
 
@@ -21,7 +22,9 @@ def data():
 def network(softmax=False, metrics=(), learning_rate=0.01):
     activation = "softmax" if softmax else None
     model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(10, activation)])
-    return compiled(model, not softmax, metrics=metrics, learning_rate=learning_rate)
+    return compiled(
+        model, not softmax, learning_rate=learning_rate, metrics=metrics, **FEW_STEPS
+    )
 
 
 # What only predicts is compiled once.

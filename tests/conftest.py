@@ -23,7 +23,7 @@ os.environ["MPLBACKEND"] = "Agg"
 def _prepare():
     import backends
 
-    backends.share_context()
+    backends.compile_fast()
     # No test collects again what the packages hold.
     gc.freeze()
 

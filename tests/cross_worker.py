@@ -1,9 +1,11 @@
-"""Files that one backend saves and the others load: run by `test_cross.py` in processes
-of their own, `python cross_worker.py save FOLDER` and `python cross_worker.py load
-FOLDER`, where each backend has a folder in FOLDER.
+"""Files that one backend saves and the others load: run by `test_cross.py` in a process
+for each backend at the same time, `python cross_worker.py FOLDER BACKEND ...`, where
+each backend has a folder in FOLDER.
 """
 
+import os
 import sys
+import time
 from pathlib import Path
 
 # `recipes` is in no wheel. Last, so that the installed keras_selcal is the one tested.
@@ -11,7 +13,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 import keras
 import numpy as np
-from backends import share_context
+from backends import compile_fast
 from classifier_data import draw, network
 from model_data import parity, small, state_dict
 
@@ -98,17 +100,20 @@ def load(folder):
         assert repr(classifier.record) == str(data["record"])
 
 
-def main(task, folder):
-    own = Path(folder) / keras.backend.backend()
-    if task == "save":
-        own.mkdir()
-        save(own)
-        return
-    for other in Path(folder).iterdir():
-        if other != own:
-            load(other)
+def main(folder, *backends):
+    folder, parent = Path(folder), os.getppid()
+    own = folder / f"{keras.backend.backend()}.unfinished"
+    own.mkdir()
+    save(own)
+    own.rename(own.with_suffix(""))
+    for other in sorted({*backends} - {keras.backend.backend()}):
+        # If the other fails, whoever has started this process ends it, or is gone.
+        while not (folder / other).exists():
+            assert os.getppid() == parent
+            time.sleep(0.05)
+        load(folder / other)
 
 
 if __name__ == "__main__":
-    share_context()
+    compile_fast()
     main(*sys.argv[1:])

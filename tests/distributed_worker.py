@@ -6,15 +6,14 @@ Each function fails unless loss, gradient and metrics are those of the undivided
 
 import gc
 import os
-import pickle
 import sys
 
 import keras
 import numpy as np
-from backends import share_context
+from backends import compile_fast
+from streaming import KINDS, make
 
 from keras_selcal import AULoss, AURCLoss, KDECrossentropy
-from keras_selcal import metrics as metrics_module
 
 N, K, FEATURES = 64, 5, 3
 RNG = np.random.default_rng(0)
@@ -31,10 +30,10 @@ def make_losses():
     """
     losses = {
         "au": AULoss(from_logits=True, synchronized=True),
-        "au, w = 0.5": AULoss(
+        "half": AULoss(
             from_logits=True, weight_gradient=0.5, smoothing=1.0, synchronized=True
         ),
-        "au, whole": AULoss(
+        "whole": AULoss(
             from_logits=True, weight_gradient=1.0, through="cdf", synchronized=True
         ),
     }
@@ -46,82 +45,76 @@ def make_losses():
 
 def make_metrics():
     """Returns a metric of each kind of state."""
-    return [
-        metrics_module.ExpectedCalibrationError(from_logits=True),
-        metrics_module.ExpectedCalibrationError(
-            binning="adaptive", from_logits=True, name="adaptive"
-        ),
-        metrics_module.ClasswiseCalibrationError(from_logits=True),
-        metrics_module.BrierScore(from_logits=True),
-        metrics_module.ExcessAURC(from_logits=True),
-        metrics_module.CoverageAtRisk(0.3, from_logits=True),
-    ]
+    return [make(case, from_logits=True, name=case) for case in KINDS]
 
 
-def linear():
-    """Returns the network of all steps."""
-    model = keras.Sequential(
-        [keras.Input((FEATURES,)), keras.layers.Dense(K, use_bias=False)]
-    )
-    model.set_weights([KERNEL])
+def linear(losses):
+    """Returns a network with an output for each loss: it is traced once for all."""
+    inputs = keras.Input((FEATURES,))
+    heads = {name: keras.layers.Dense(K, use_bias=False, name=name) for name in losses}
+    model = keras.Model(inputs, {name: head(inputs) for name, head in heads.items()})
+    model.set_weights([KERNEL] * len(heads))
     return model
 
 
-def fit_once(loss, metrics=(), share=slice(None), run_eagerly=False):
-    """Returns the logs and the gradient of one step of `fit`.
+def kernels(model):
+    """Returns the kernel of each output."""
+    return {name: model.get_layer(name).kernel.value for name in model.output_names}
+
+
+def results(losses, metrics=(), share=slice(None), run_eagerly=False):
+    """Returns the logs and the gradients of one step of `fit`.
 
     Args:
-        loss: a loss.
-        metrics: of the batch.
+        losses: by name.
+        metrics: of the batch, by the first loss's output.
         share: what this process gives to the batch.
         run_eagerly: as in `compile`.
     """
-    model = linear()
+    model = linear(losses)
     model.compile(
         keras.optimizers.SGD(1.0),
-        loss,
-        weighted_metrics=list(metrics),
+        losses,
+        weighted_metrics={next(iter(losses)): list(metrics)},
         run_eagerly=run_eagerly,
     )
     x, y, weight = X[share], Y[share], WEIGHT[share]
     options = {"batch_size": len(x), "shuffle": False, "verbose": 0}
-    history = model.fit(x, y, sample_weight=weight, **options).history
+    labels = dict.fromkeys(losses, y)
+    history = model.fit(x, labels, sample_weight=weight, **options).history
     logs = {name: values[0] for name, values in history.items()}
-    return logs, KERNEL - np.asarray(model.get_weights()[0])
+    total = logs.pop("loss")
+    if len(losses) == 1:
+        logs = {f"{name}_loss": total for name in losses}
+    gradients = {
+        name: KERNEL - keras.ops.convert_to_numpy(kernel)
+        for name, kernel in kernels(model).items()
+    }
+    return logs, gradients
 
 
-def results(share=slice(None), only=None, run_eagerly=False):
-    """Returns what `fit_once` does for each loss, with all metrics for the first.
-
-    Or for the loss that is called `only`, without metrics.
-    """
-    if only is not None:
-        return {only: fit_once(make_losses()[only], share=share)}
-    found, metrics = {}, make_metrics()
-    for name, loss in make_losses().items():
-        found[name] = fit_once(loss, metrics, share, run_eagerly)
-        metrics = []
-    return found
+def of_losses(found, names):
+    """Returns the part of results that belongs to some losses."""
+    logs, gradients = found
+    losses = {f"{name}_loss": logs[f"{name}_loss"] for name in names}
+    return losses, {name: gradients[name] for name in names}
 
 
 def check(ours, theirs):
-    for name, (logs, gradient) in ours.items():
-        expected_logs, expected_gradient = theirs[name]
-        assert set(logs) == set(expected_logs)
-        for key, value in logs.items():
+    for found, expected, atol in zip(ours, theirs, (1e-6, 1e-5), strict=True):
+        assert set(found) == set(expected)
+        for name, value in found.items():
             np.testing.assert_allclose(
-                value, expected_logs[key], rtol=1e-5, atol=1e-6, err_msg=f"{name} {key}"
+                value, expected[name], rtol=1e-5, atol=atol, err_msg=name
             )
-        np.testing.assert_allclose(
-            gradient, expected_gradient, rtol=1e-5, atol=1e-5, err_msg=name
-        )
 
 
 def jax_devices():
     """`DataParallel` and a 2-D `ModelParallel` layout over 4 devices."""
-    expected = results()
+    losses = make_losses()
+    expected = results(losses, make_metrics())
     with keras.distribution.DataParallel().scope():
-        check(results(), expected)
+        check(results(losses, make_metrics()), expected)
     mesh = keras.distribution.DeviceMesh((2, 2), ("batch", "model"))
     layout = keras.distribution.LayoutMap(mesh)
     layout[".*kernel"] = (None, None)
@@ -129,7 +122,7 @@ def jax_devices():
         layout_map=layout, batch_dim_name="batch"
     )
     with parallel.scope():
-        check(results(only="kde"), expected)
+        check(results({"kde": losses["kde"]}), of_losses(expected, ["kde"]))
 
 
 def jax_processes():
@@ -139,16 +132,15 @@ def jax_processes():
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     keras.distribution.initialize(os.environ["COORDINATOR"], size, rank)
+    losses = {"au": make_losses()["au"]}
+    expected = results(losses)
     with keras.distribution.DataParallel(auto_shard_dataset=False).scope():
-        found = results(slice(rank * N // size, (rank + 1) * N // size), "au")
-    with open(os.environ["RESULTS"], "rb") as file:
-        check(found, pickle.load(file))
+        check(results(losses, share=share(rank, size)), expected)
 
 
-def jax_alone():
-    """Writes what `jax_processes` is to find."""
-    with open(os.environ["RESULTS"], "wb") as file:
-        pickle.dump(results(only="au"), file)
+def share(rank, size):
+    """Returns the rows of a process."""
+    return slice(rank * N // size, (rank + 1) * N // size)
 
 
 def tensorflow_replicas():
@@ -158,63 +150,75 @@ def tensorflow_replicas():
     cpu = tf.config.list_physical_devices("CPU")[0]
     virtual = [tf.config.LogicalDeviceConfiguration()] * 2
     tf.config.set_logical_device_configuration(cpu, virtual)
+    losses = make_losses()
+    losses["own"] = AULoss(from_logits=True)
     # Eagerly, since tracing takes nearly all of the time.
-    expected = results(run_eagerly=True)
+    expected = results(losses, make_metrics(), run_eagerly=True)
     strategy = tf.distribute.MirroredStrategy([f"/cpu:{i}" for i in range(2)])
     with strategy.scope():
-        check(results(), expected)
-        # The ranks in each replica's own share are different.
-        own = fit_once(AULoss(from_logits=True))[0]["loss"]
+        found = results(losses, make_metrics())
         # The last batch has one sample, and one of the replicas none.
-        for loss in (make_losses()["au, whole"], AURCLoss(from_logits=True)):
-            model = linear()
-            model.compile("sgd", loss)
-            history = model.fit(X[8:25], Y[8:25], batch_size=16, verbose=0).history
-            assert np.isfinite(history["loss"][0])
-            assert np.isfinite(model.get_weights()[0]).all()
-    assert abs(own - expected["au"][0]["loss"]) > 1e-3
+        losses = {"whole": losses["whole"], "aurc": AURCLoss(from_logits=True)}
+        model = linear(losses)
+        model.compile("sgd", losses)
+        labels = dict.fromkeys(losses, Y[8:25])
+        history = model.fit(X[8:25], labels, batch_size=16, verbose=0).history
+        assert np.isfinite(history["loss"][0])
+        assert all(np.isfinite(kernel).all() for kernel in model.get_weights())
+    # The ranks in each replica's own share are different.
+    assert abs(found[0]["own_loss"] - expected[0]["own_loss"]) > 1e-3
+    for logs, gradients in (found, expected):
+        del logs["own_loss"], gradients["own"]
+    check(found, expected)
 
 
 def torch_processes():
     """`DistributedDataParallel` over 2 processes."""
     import torch.distributed as dist
 
-    expected = results()
+    losses = make_losses()
+    expected = results(losses)
     dist.init_process_group("gloo")
-    torch_losses(expected)
-    torch_empty_share()
+    check(torch_results(losses), expected)
+    torch_empty_share(losses)
     # A parallel model must not outlive the group, or PyTorch deadlocks: it waits, with
     # the lock of the interpreter, for a thread that waits for this lock.
     gc.collect()
     dist.destroy_process_group()
 
 
-def torch_losses(expected):
+def torch_results(losses):
+    """Returns `results` of a batch that the processes share."""
     import torch
     import torch.distributed as dist
 
     rank, size = dist.get_rank(), dist.get_world_size()
-    share = slice(rank * N // size, (rank + 1) * N // size)
-    for name, loss in make_losses().items():
-        model = linear()
-        parallel = torch.nn.parallel.DistributedDataParallel(model)
-        value = loss(Y[share], parallel(torch.tensor(X[share])), WEIGHT[share])
-        value.backward()
+    mine = share(rank, size)
+    model = linear(losses)
+    parallel = torch.nn.parallel.DistributedDataParallel(model)
+    outputs = parallel(torch.tensor(X[mine]))
+    values = {
+        name: loss(Y[mine], outputs[name], WEIGHT[mine])
+        for name, loss in losses.items()
+    }
+    sum(values.values()).backward()
+    logs = {}
+    for name, value in values.items():
         total = value.detach().clone()
         dist.all_reduce(total)
-        gradient = model.trainable_weights[0].value.grad.numpy()
-        logs = {**expected[name][0], "loss": float(total) / size}
-        check({name: (logs, gradient)}, expected)
+        logs[f"{name}_loss"] = float(total) / size
+    gradients = {name: kernel.grad.numpy() for name, kernel in kernels(model).items()}
+    return logs, gradients
 
 
-def torch_empty_share():
+def torch_empty_share(losses):
     """One process has all samples, the other none; neither hangs."""
     import torch
     import torch.distributed as dist
 
     logits = X @ KERNEL
     mine = slice(None) if dist.get_rank() == 0 else slice(0)
-    for loss in make_losses().values():
+    for loss in losses.values():
         z = torch.tensor(logits[mine], requires_grad=True)
         value = loss(Y[mine], z, WEIGHT[mine])
         value.backward()
@@ -226,5 +230,5 @@ def torch_empty_share():
 
 
 if __name__ == "__main__":
-    share_context()
+    compile_fast()
     globals()[sys.argv[1]]()

@@ -88,7 +88,7 @@ def free_port():
     raise OSError("No free port.")
 
 
-def backends():
+def interpreters():
     """Returns the interpreter of each backend: of this environment, and those that
     KERAS_SELCAL_PYTHONS names (JSON: backend to interpreter).
     """

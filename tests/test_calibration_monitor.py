@@ -11,7 +11,6 @@ import keras
 import numpy as np
 import pytest
 from callback_runs import (
-    BACKEND,
     Weights,
     compiled,
     data,
@@ -106,10 +105,7 @@ class AlwaysNoise(keras.layers.GaussianNoise):
         return super().call(inputs, training=True)
 
 
-@pytest.mark.parametrize("jit_compile", [True, False])
-def test_training_is_not_disturbed(jit_compile):
-    if jit_compile and BACKEND == "torch":
-        pytest.skip("torch.compile takes minutes for this model")
+def test_training_is_not_disturbed():
     x, y = data()[1]
     outcomes = []
     for watched in (False, True):
@@ -124,7 +120,7 @@ def test_training_is_not_disturbed(jit_compile):
                 keras.layers.Dense(10),
             ]
         )
-        compiled(model, jit_compile=jit_compile)
+        compiled(model)
         callbacks = [CalibrationMonitor((x, y))]
         callbacks += [CalibrateAtEnd(of_the_backend(x, y), steps=3, verbose=0)]
         history = fit(model, callbacks if watched else [])

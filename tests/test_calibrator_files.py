@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 from backends import numpy
-from calibrator_data import ALL, assert_same_fit, draw, draw_events
+from calibrator_data import ALL, NAMES, assert_same_fit, draw, draw_events
 from keras import ops
 from real_data import load_logits
 from reference import softmax
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:HistogramBinning lowers the accu
 
 
 # Files and text
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", NAMES)
 def test_save_and_load(name, tmp_path):
     z, y = draw()
     calibrator = ALL[name](ignore_class=99).fit(z, y)

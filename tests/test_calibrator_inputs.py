@@ -6,7 +6,14 @@ import keras
 import numpy as np
 import pytest
 from backends import numpy
-from calibrator_data import ALL, as_tensor, assert_same_fit, draw, draw_events
+from calibrator_data import (
+    ALL,
+    NAMES,
+    as_tensor,
+    assert_same_fit,
+    draw,
+    draw_events,
+)
 from keras import layers
 from reference import softmax
 from sklearn.ensemble import RandomForestClassifier
@@ -126,7 +133,7 @@ def test_fit_model_honours_masks_and_weights():
 
 # One sigmoid unit
 @pytest.mark.parametrize("from_logits", [True, False])
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", NAMES)
 def test_one_unit_equals_two_columns(name, from_logits):
     z, y = draw_events(n=1500, k=1)
     unit = z if from_logits else 1 / (1 + np.exp(-z))
@@ -168,7 +175,7 @@ def test_one_unit_model_is_wrapped(activation, tmp_path):
 
 # Multi-label
 @pytest.mark.parametrize("from_logits", [True, False])
-@pytest.mark.parametrize("name", MULTI_LABEL)
+@pytest.mark.parametrize("name", [n for n in NAMES if n in MULTI_LABEL])
 def test_multi_label_calibrates_each_label(name, from_logits, tmp_path):
     z, y = draw_events()
     outputs = z if from_logits else 1 / (1 + np.exp(-z))
@@ -230,7 +237,7 @@ def test_multi_hot_labels_name_the_option():
 
 
 # Probabilities
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", NAMES)
 def test_probabilities_equal_logits(name):
     z, y = draw(n=500)
     p = softmax(z.astype("float64"))
@@ -290,7 +297,7 @@ def test_sigmoid_probabilities_in_the_place_of_logits_warn():
 
 
 # Classes that cannot occur
-@pytest.mark.parametrize("name", [n for n in ALL if n not in ("odir", "l2")])
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("odir", "l2")])
 def test_masked_classes_keep_probability_zero(name):
     z, y = draw(n=800)
     rng = np.random.default_rng(2)
@@ -345,7 +352,7 @@ def test_a_calibrator_of_probabilities_refuses_logits_or_gives_nan():
     assert np.isnan(calibrator.predict_proba(as_tensor(z))).all()
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", NAMES)
 def test_nan_gives_nan(name):
     z, y = draw()
     calibrator = ALL[name]().fit(z, y)

@@ -5,6 +5,7 @@ import math
 import keras
 import numpy as np
 import pytest
+from backends import every_on_torch
 from classifier_data import KINDS, METHODS, draw, first_half, identity, network
 from keras import layers
 from reference import softmax
@@ -220,7 +221,7 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("options", every_on_torch(OPTIONS, OPTIONS[2:3]))
 def test_save_and_load(options, tmp_path):
     classifier = fitted(tmp_path, **options)
     loaded = ConformalClassifier.load(tmp_path / "classifier.keras")

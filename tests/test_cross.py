@@ -3,19 +3,9 @@
 from pathlib import Path
 
 import pytest
-from processes import backends, finish, start
+from processes import finish, interpreters, start
 
-PYTHONS = backends()
-
-
-def on_every_backend(*arguments):
-    worker = Path(__file__).with_name("cross_worker.py")
-    finish(
-        *(
-            start(worker, *arguments, python=python, KERAS_BACKEND=backend)
-            for backend, python in PYTHONS.items()
-        )
-    )
+PYTHONS = interpreters()
 
 
 @pytest.mark.backend_free
@@ -23,5 +13,10 @@ def on_every_backend(*arguments):
     len(PYTHONS) == 1, reason="no other backend at hand: see KERAS_SELCAL_PYTHONS"
 )
 def test_files_saved_on_each_backend_load_on_the_others(tmp_path):
-    on_every_backend("save", tmp_path)
-    on_every_backend("load", tmp_path)
+    worker = Path(__file__).with_name("cross_worker.py")
+    finish(
+        *(
+            start(worker, tmp_path, *PYTHONS, python=python, KERAS_BACKEND=backend)
+            for backend, python in PYTHONS.items()
+        )
+    )

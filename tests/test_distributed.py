@@ -32,14 +32,9 @@ def test_jax_devices_give_the_step_of_one():
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="only JAX")
-def test_jax_processes_give_the_step_of_one(tmp_path):
-    environment = {
-        "RESULTS": str(tmp_path / "results"),
-        "COORDINATOR": f"localhost:{free_port()}",
-        **devices(2),
-    }
-    finish(work("jax_alone", **environment))
-    finish(*ranks("jax_processes", **environment))
+def test_jax_processes_give_the_step_of_one():
+    coordinator = f"localhost:{free_port()}"
+    finish(*ranks("jax_processes", COORDINATOR=coordinator, **devices(2)))
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="only TensorFlow")

@@ -7,18 +7,18 @@ import keras
 import numpy as np
 import pytest
 import reference
-from backends import JIT_ONE_OFF, numpy, value_and_gradient
+from backends import JIT_ONE_OFF, every_on_torch, numpy, value_and_gradient
 from differences import K, N, central_differences
 from keras import ops
 from loss_cases import data
 
-from keras_selcal import (
-    KDECrossentropy,
-)
+from keras_selcal import KDECrossentropy
 from keras_selcal._core import kernels
 
+KINDS = ["canonical", "top_label", "marginal"]
 
-@pytest.mark.parametrize("kind", ["canonical", "top_label", "marginal"])
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_kde_gradient_by_finite_differences(kind):
     logits, y = data(N, K)
     for h, order in ((0.1, 2), (0.02, 1)):
@@ -38,7 +38,7 @@ def test_kde_gradient_by_finite_differences(kind):
         np.testing.assert_allclose(gradient, expected, rtol=1e-3, atol=5e-5)
 
 
-@pytest.mark.parametrize("kind", ["canonical", "top_label", "marginal"])
+@pytest.mark.parametrize("kind", every_on_torch(KINDS, KINDS[:1]))
 def test_kde_bandwidth_of_largest_likelihood(kind):
     """ "auto" is the candidate that a leave-one-out likelihood in SciPy prefers."""
     from scipy.stats import beta, dirichlet
@@ -93,7 +93,7 @@ def most_held(fn, x):
     return sum(sizes.values())
 
 
-@pytest.mark.parametrize("kind", ["canonical", "top_label", "marginal"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_kde_in_blocks(kind, monkeypatch):
     """Neither value nor gradient changes; the kernel matrix is never there whole."""
     monkeypatch.setattr(kernels, "MOST_ENTRIES", 1)
@@ -128,7 +128,7 @@ def test_kde_gradient_sums_rows_only_in_products():
     assert "0, 1" not in sums
 
 
-@pytest.mark.parametrize("kind", ["canonical", "top_label", "marginal"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_kde_from_a_subsample(kind):
     """Each sample is estimated from evenly spaced ones of those that count."""
     logits, y = data(N, K)

@@ -5,7 +5,7 @@ import gc
 import keras
 import numpy as np
 import pytest
-from backends import every_on_torch
+from backends import FEW_STEPS, every_on_torch
 from keras import ops
 
 from keras_selcal import AULoss, FocalLoss
@@ -29,7 +29,7 @@ class Subclassed(keras.Model):
 def model_of(loss, subclassed=False, rate=0.5, **options):
     keras.utils.set_random_seed(0)
     model = Subclassed() if subclassed else keras.Sequential([keras.layers.Dense(K)])
-    model.compile(keras.optimizers.SGD(rate), loss, **options)
+    model.compile(keras.optimizers.SGD(rate), loss, **FEW_STEPS | options)
     return model
 
 
@@ -56,7 +56,7 @@ EPOCHS = {
 )
 @pytest.mark.filterwarnings("ignore:AULoss with weight_gradient")
 def test_each_epoch_trains_with_its_values(names):
-    scheduled = model_of(AULoss(from_logits=True))
+    scheduled = model_of(AULoss(from_logits=True), run_eagerly=False)
     schedules = {name: EPOCHS[name].__getitem__ for name in names}
     history = fit(scheduled, 3, LossSchedule(**schedules))
     for name in names:
@@ -99,7 +99,7 @@ def test_a_schedule_compiles_once_and_leaves_nothing_behind(subclassed):
                 traces.append(self.strength)
             return super().weights(batch)
 
-    options = {"jit_compile": keras.backend.backend() != "torch"}
+    options = {"jit_compile": keras.backend.backend() != "torch", "run_eagerly": False}
     model = model_of(Counted(from_logits=True), subclassed, **options)
     schedule = LossSchedule(strength=[(0, 0.0), (4, 1.0)])
     model.predict(X, verbose=0)

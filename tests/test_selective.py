@@ -8,7 +8,7 @@ import h5py
 import keras
 import numpy as np
 import pytest
-from backends import numpy
+from backends import every_on_torch, numpy
 from classifier_data import draw, identity, network
 from keras import ops
 from reference import score, softmax
@@ -167,7 +167,9 @@ def collision(probabilities):
 
 
 @pytest.mark.parametrize("csf", ["neg_entropy", collision])
-@pytest.mark.parametrize("make", [lambda: None, TemperatureScaling])
+@pytest.mark.parametrize(
+    "make", every_on_torch([lambda: None, TemperatureScaling], [TemperatureScaling])
+)
 def test_save_and_load(csf, make, tmp_path):
     x, y = draw()
     classifier = SelectiveClassifier(network(), csf, calibrator=make())

@@ -5,7 +5,7 @@ import functools
 import keras
 import numpy as np
 import pytest
-from backends import JIT_ONE_OFF, every_on_torch, numpy
+from backends import FEW_STEPS, every_on_torch, numpy
 from digits import digits, small_mlp
 from keras import ops
 from loss_cases import CASES, CLASSES, FIRST, expected_values
@@ -38,7 +38,7 @@ def model_of_losses(losses):
     inputs = keras.layers.Input((8, 8, 1))
     flat = keras.layers.Flatten()(inputs)
     heads = {name: keras.layers.Dense(10, name=name)(flat) for name in losses}
-    return compiled(keras.Model(inputs, heads), losses, run_eagerly=not JIT_ONE_OFF)
+    return compiled(keras.Model(inputs, heads), losses, **FEW_STEPS)
 
 
 def test_evaluate_after_fit_gives_the_loss_of_the_predictions():
@@ -105,7 +105,7 @@ def test_samples_of_weight_zero_are_not_ranked():
     (x, y), _ = digits()
     x, y = x[:32], y[:32]
     weight = (np.arange(32) % 2).astype("float32")
-    model = model_for(AULoss(from_logits=True, reduction="sum"))
+    model = model_for(AULoss(from_logits=True, reduction="sum"), **FEW_STEPS)
     kept = weight > 0
     whole = model.evaluate(x, y, sample_weight=weight, batch_size=32, verbose=0)
     part = model.evaluate(x[kept], y[kept], batch_size=32, verbose=0)
@@ -122,7 +122,7 @@ def test_class_weights_are_sample_weights():
         {"sample_weight": weights[y]},
     ):
         keras.utils.set_random_seed(0)
-        model = model_for(AULoss(from_logits=True))
+        model = model_for(AULoss(from_logits=True), **FEW_STEPS)
         history = model.fit(x, y, batch_size=32, epochs=2, verbose=0, **options)
         losses.append(history.history["loss"])
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)

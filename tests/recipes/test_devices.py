@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import pytest
 import tiny_run
-from backends import share_context
+from backends import compile_fast
 from processes import finish, free_port, start
 
 from recipes import cli, data, devices, models, training
@@ -199,5 +199,5 @@ def main(arguments, alone):
 
 
 if __name__ == "__main__":
-    share_context()
+    compile_fast()
     main(sys.argv[1:-1], sys.argv[-1])

@@ -5,6 +5,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+from backends import FEW_STEPS
 from model_data import SMALL, outputs, parity, small, state_dict
 from real_data import find, load
 
@@ -246,7 +247,7 @@ def test_transformers_train_in_mixed_precision(name, weights):
     assert model.layers[-2].compute_dtype == "bfloat16"
 
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(0.01), loss)
+    model.compile(keras.optimizers.SGD(0.01), loss, **FEW_STEPS)
     before = [keras.ops.convert_to_numpy(v) for v in model.trainable_variables]
     model.fit(arrays["x"], np.arange(4), verbose=0)
     for variable, old in zip(model.trainable_variables, before, strict=True):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import functools
 import os
 import signal
 
@@ -9,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tiny_run
+from backends import FEW_STEPS
 from processes import finish, start
 
 from keras_selcal import AULoss
@@ -145,6 +147,8 @@ def test_validation_and_a_rising_weight_gradient_survive_a_stop(tmp_path, monkey
         "validate_every": "3",
         "warmup_epochs": "0",
     }
+    compiled = functools.partialmethod(keras.Model.compile, **FEW_STEPS)
+    monkeypatch.setattr(keras.Model, "compile", compiled)
     whole = tiny_run.train(tmp_path / "whole", changed=changed)
     validated = [row["epoch"] for row in whole.history() if row["val_loss"] > 0]
     assert validated == [3, 4]
