@@ -9,7 +9,8 @@ memory above what the process held before, relative to the size of the logits
 are updated batch by batch from a few that are used again and again, so that n samples
 are never in memory. Compiled on JAX and TensorFlow, eager on PyTorch. Linux only.
 
-`--quick` takes seconds, the default minutes; `--full` also streams 100 million samples.
+`--quick` takes up to two minutes, the default more; `--full` also streams 100 million
+samples.
 """
 
 import argparse
@@ -220,7 +221,7 @@ def subsamples(n, k=10):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="small sizes, seconds")
+    parser.add_argument("--quick", action="store_true", help="small sizes")
     parser.add_argument("--full", action="store_true", help="stream 1e8 samples")
     args = parser.parse_args()
     repetitions = 1 if args.quick else 3
