@@ -44,6 +44,7 @@ from benchmarks.timing import (
 )
 from keras_selcal import functional, metrics
 from keras_selcal._core.rows import absolute_totals, summarized
+from keras_selcal._core.samples import Samples
 
 STREAMING = {
     "ECE": metrics.ExpectedCalibrationError,
@@ -126,8 +127,8 @@ def whole_sets(quick, repetitions):
 
 
 def single_passes(quick, repetitions):
-    """Single passes over predictions, of which an update of ECE consists, to NumPy's
-    maximum of each row.
+    """Single passes over predictions, of which an update of ECE and `cwece` consist, to
+    NumPy's maximum of each row.
     """
     part = 10 if quick else 1
     for n, k in (1_000_000, 10), (50_000, 1000):
@@ -143,6 +144,23 @@ def single_passes(quick, repetitions):
             "both": compiled(lambda x, y: tuple(summarized(x, y, True)), p, index),
         }
         yield rows_of(f"{n // part} × {k}", "np.max", least(timed, repetitions))
+    y, p = data(200_000 // part, 100)
+    blocks = np.array_split(p, -(-p.size // 2**18))
+    copy, ones = np.empty(blocks[0].shape), np.ones(len(blocks[0]))
+
+    def sum_in_double_precision():
+        for block in blocks:
+            copy[: len(block)] = block
+            ones[: len(block)] @ copy[: len(block)]
+
+    timed = {
+        "np.max": lambda: p.max(-1),
+        "cwece": lambda: functional.cwece(y, p),
+        "checks": lambda: Samples.given(y, p),
+        "where p > 1/15": lambda: [np.flatnonzero(b > 1 / 15) for b in blocks],
+        "Σp of each class in float64": sum_in_double_precision,
+    }
+    yield rows_of(f"{len(p)} × 100", "np.max", least(timed, repetitions))
 
 
 def small_updates(quick, repetitions):

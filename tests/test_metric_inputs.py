@@ -135,6 +135,29 @@ def test_labels_of_two_ranks_on_one_compiled_model():
 
 
 @pytest.mark.backend_free
+@pytest.mark.parametrize(
+    ("row", "allowed"),
+    [
+        ([1.0005, 0.0, 0.0], True),
+        ([1.0005, -0.0005, 0.0], True),
+        ([0.5, 0.515, 0.0], True),
+        ([1.01, 0.0, 0.0], False),
+        ([1.01, -0.0005, 0.0], False),
+        ([0.5, 0.505, -0.005], False),
+        ([0.5, 0.53, 0.0], False),
+    ],
+)
+@pytest.mark.parametrize("beside", [[0.2, 0.3, 0.5], [np.nan, 0.5, 0.5]])
+def test_probabilities_and_their_sums_may_be_off_by_rounding(row, allowed, beside):
+    p, y = np.array([beside, row, beside], "float32"), np.zeros(3, int)
+    if allowed:
+        F.ece(y, p)
+        return
+    with pytest.raises(ValueError, match=r"y_pred.*sum to 1 in each row"):
+        F.ece(y, p)
+
+
+@pytest.mark.backend_free
 @pytest.mark.parametrize("binning", ["uniform", "adaptive"])
 def test_the_order_of_an_array_in_memory_changes_nothing(binning):
     rng = np.random.default_rng(0)

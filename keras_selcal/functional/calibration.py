@@ -272,7 +272,10 @@ def class_sums(
     size, left_closed = k * num_bins, binning_rule == "left_closed"
     gap, mass = np.zeros(size), np.zeros(size)
     first = np.arange(0, size, num_bins)
-    for rows in row_blocks(samples.y_pred.shape, _CACHED_ENTRIES):
+    blocks = row_blocks(samples.y_pred.shape, _CACHED_ENTRIES)
+    # Memory that is used again is in the cache already.
+    buffer = np.empty((blocks[0].stop, k))
+    for rows in blocks:
         p, labels = samples.p(rows), samples.labels[rows]
         w = None if samples.weight is None else samples.weight[rows]
         # Of many classes, most probabilities lie in the first bin: these are summed
@@ -280,31 +283,33 @@ def class_sums(
         edge = p.dtype.type(1 / num_bins)
         above = p >= edge if left_closed else p > edge
         at = np.flatnonzero(above)
-        c, high = at % k, p.reshape(-1)[at]
+        high = p.reshape(-1).take(at)
         # One call for those and the labels' own: its cost is that of many small steps.
         of_label = samples.of_class(p, labels) if samples.sparse else high[:0]
         index = uniform_bins(np.append(high, of_label), num_bins, left_closed)
-        index, label_bins = np.split(index, [len(high)])
-        index += first[c]
-        low = p.astype("float64", order="C")  # A view must write through it.
-        low.reshape(-1)[at] = 0.0
+        index, label_bins = index[: len(high)], index[len(high) :]
+        index += first.take(at % k)
+        low = buffer[: len(p)]
+        low[...] = p
+        low.put(at, 0.0)
         if w is None:
             gap[first] += np.ones(len(p)) @ low
-            mass[first] += len(p) - np.bincount(c, None, k)
             mass += np.bincount(index, None, size)
         else:
             gap[first] += w @ low
             mass[first] += w @ (~above).astype("float64")
-            each = w[at // k]
+            each = w.take(at // k)
             mass += np.bincount(index, each, size)
             high = high * each
         gap += np.bincount(index, high, size)
         if samples.sparse:
-            gap -= np.bincount(first[labels] + label_bins, w, size)
+            gap -= np.bincount(first.take(labels) + label_bins, w, size)
         else:
             y = labels if w is None else labels * w[:, None]
             gap[first] -= (y * ~above).sum(axis=0)
-            gap -= np.bincount(index, y.reshape(-1)[at], size)
+            gap -= np.bincount(index, y.reshape(-1).take(at), size)
+    if samples.weight is None:
+        mass[first] = samples.n - mass.reshape(k, num_bins).sum(axis=-1)
     return gap.reshape(k, num_bins), mass.reshape(k, num_bins)
 
 
