@@ -208,6 +208,8 @@ def main():
     parser.add_argument("--alpha", type=float, nargs="+", default=[0.1])
     parser.add_argument("--risks", type=int, metavar="DRAWS")
     args = parser.parse_args()
+    if "KERAS_SELCAL_DATA" not in os.environ:
+        parser.error("set KERAS_SELCAL_DATA to the folder of the logits")
     if args.risks:
         return compare_risks(args.risks)
     mapie = importlib.util.find_spec("mapie") is not None

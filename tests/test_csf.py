@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import reference
-from backends import every_on_torch, numpy, value_and_gradient
+from backends import every_on_torch, numpy, one_off, value_and_gradient
 from keras import ops
 from loss_cases import data
 
@@ -351,6 +351,16 @@ def test_scores_of_unknown_rank_are_taken(rng):
     metric = M.AURC(csf=lambda p: tf.numpy_function(np.amax, [p, -1], tf.float32))
     tf.function(metric.update_state)(y, p)
     assert float(metric.result()) == pytest.approx(F.aurc(y, p), abs=1e-4)
+
+
+def test_scores_are_outputs_of_functional_models(rng):
+    # PyTorch has a gradient of its own for more than 16 classes.
+    inputs, scores = keras.Input((20,)), [csf.get(name) for name in NAMES + OF_LOGITS]
+    model = keras.Model(inputs, [score(inputs) for score in scores])
+    p = rng.dirichlet(np.ones(20), 24).astype("float32")
+    p[0], p[1] = np.eye(20)[3], 0.05
+    for found, score in zip(one_off(model)(p), scores, strict=True):
+        np.testing.assert_allclose(numpy(found), numpy(score(p)), rtol=1e-5)
 
 
 @pytest.mark.skipif(

@@ -377,6 +377,11 @@ def safe_power(x: Tensor, exponent: Any) -> Tensor:
 _LEFT_OUT = -1e38
 
 
+def _of_torch(x: Tensor) -> bool:
+    """Returns whether a tensor is PyTorch's, not a symbolic one of Keras."""
+    return keras.backend.backend() == "torch" and not isinstance(x, keras.KerasTensor)
+
+
 def largest(x: Tensor, *, apart_from: Tensor | None = None) -> Tensor:
     """Returns the largest of the last axis, which is kept; its gradient is shared by
     equal ones.
@@ -385,7 +390,7 @@ def largest(x: Tensor, *, apart_from: Tensor | None = None) -> Tensor:
         x: tensor of shape (..., k).
         apart_from: the place that is left out, (..., 1), or None.
     """
-    torch, seen = keras.backend.backend() == "torch", x
+    torch, seen = _of_torch(x), x
     if apart_from is not None and torch:
         seen = x.scatter(-1, apart_from.long(), _LEFT_OUT)
     elif apart_from is not None:
@@ -402,11 +407,12 @@ def top_two(x: Tensor) -> tuple[Tensor, Tensor]:
     Two maxima, since XLA's top_k sorts.
     """
     first = largest(x)
-    if keras.backend.backend() == "torch":
+    if _of_torch(x):
         second = largest(x, apart_from=argmax(x))
         tied = second == first
     else:
-        at_first = x == first
+        # Symbolic tensors are compared by identity, unless by this function.
+        at_first = ops.equal(x, first)
         second = largest(ops.where(at_first, _LEFT_OUT, x))
         tied = ops.sum(ops.cast(at_first, x.dtype), axis=-1, keepdims=True) > 1
     return first, ops.where(tied, first, second)
