@@ -274,7 +274,7 @@ def class_sums(
     first = np.arange(0, size, num_bins)
     blocks = row_blocks(samples.y_pred.shape, _CACHED_ENTRIES)
     # Memory that is used again is in the cache already.
-    buffer = np.empty((blocks[0].stop, k))
+    buffer = np.empty((min(blocks[0].stop, samples.n), k))
     for rows in blocks:
         p, labels = samples.p(rows), samples.labels[rows]
         w = None if samples.weight is None else samples.weight[rows]
