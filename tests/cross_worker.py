@@ -1,6 +1,6 @@
 """Files that one backend saves and the others load: run by `test_cross.py` in a process
-for each backend at the same time, `python cross_worker.py FOLDER BACKEND ...`, where
-each backend has a folder in FOLDER.
+for each backend at the same time, `python cross_worker.py PARENT FOLDER BACKEND ...`,
+where PARENT is the process that runs the test, and each backend has a folder in FOLDER.
 """
 
 import os
@@ -100,8 +100,8 @@ def load(folder):
         assert repr(classifier.record) == str(data["record"])
 
 
-def main(folder, *backends):
-    folder, parent = Path(folder), os.getppid()
+def main(parent, folder, *backends):
+    folder = Path(folder)
     own = folder / f"{keras.backend.backend()}.unfinished"
     own.mkdir()
     save(own)
@@ -109,7 +109,7 @@ def main(folder, *backends):
     for other in sorted({*backends} - {keras.backend.backend()}):
         # If the other fails, whoever has started this process ends it, or is gone.
         while not (folder / other).exists():
-            assert os.getppid() == parent
+            assert os.getppid() == int(parent)
             time.sleep(0.05)
         load(folder / other)
 

@@ -1,5 +1,6 @@
 """Classifiers and networks that are saved on one backend and loaded on the others."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,10 @@ PYTHONS = interpreters()
 )
 def test_files_saved_on_each_backend_load_on_the_others(tmp_path):
     worker = Path(__file__).with_name("cross_worker.py")
+    command = [worker, os.getpid(), tmp_path, *PYTHONS]
     finish(
         *(
-            start(worker, tmp_path, *PYTHONS, python=python, KERAS_BACKEND=backend)
+            start(*command, python=python, KERAS_BACKEND=backend)
             for backend, python in PYTHONS.items()
         )
     )

@@ -386,14 +386,18 @@ def test_groups_of_packed_keys_are_those_of_a_sort_of_indices(form):
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("rule", [None, "left_closed"])
-def test_class_sums_are_those_of_every_entry(soft, weighted, rule, monkeypatch):
+@pytest.mark.parametrize("num_bins", [1, 4])
+def test_class_sums_are_those_of_every_entry(
+    soft, weighted, rule, num_bins, monkeypatch
+):
     """The first bin, in which most entries lie, is summed apart from the others."""
-    n, k, num_bins = 60, 20, 4
+    n, k = 60, 20
     # Blocks of 17 rows; the last one has 9.
     monkeypatch.setattr(calibration, "_CACHED_ENTRIES", 17 * k)
     rng = np.random.default_rng(1)
     p = rng.dirichlet(np.full(k, 0.1), n).astype("float32")
     p[0], p[1] = np.eye(k)[3], np.repeat([0.25, 0.0], [4, 16])
+    p[2] = np.nextafter(p[0], np.float32(2))  # above 1, by rounding
     labels = rng.dirichlet(np.full(k, 0.1), n) if soft else rng.integers(0, k, n)
     w = rng.random(n) * 3 if weighted else None
     samples = Samples.given(labels, p, w)

@@ -66,7 +66,8 @@ class MaxLogitPNorm(BuiltIn):
         value, and ln of the norm in the same unit.
         """
         counts = logits != -np.inf
-        z = xp.where(counts, logits, 0.0)
+        # From the largest one on, the mean of equal logits is exact.
+        z = xp.where(counts, logits - xp.amax(logits, axis=-1, keepdims=True), 0.0)
         number = xp.sum(xp.where(counts, xp.ones_like(z), 0.0), axis=-1)
         mean = (xp.sum(z, axis=-1) / number)[..., None]
         z = xp.where(counts, z - mean, 0.0)

@@ -309,7 +309,7 @@ def class_sums(
             gap[first] -= (y * ~above).sum(axis=0)
             gap -= np.bincount(index, y.reshape(-1).take(at), size)
     if samples.weight is None:
-        mass[first] = samples.n - mass.reshape(k, num_bins).sum(axis=-1)
+        mass[first] += samples.n - mass.reshape(k, num_bins).sum(axis=-1)
     return gap.reshape(k, num_bins), mass.reshape(k, num_bins)
 
 
