@@ -127,8 +127,8 @@ def whole_sets(quick, repetitions):
 
 
 def single_passes(quick, repetitions):
-    """Single passes over predictions, of which an update of ECE and `cwece` consist, to
-    NumPy's maximum of each row.
+    """Single passes over predictions, as in an update of ECE and in `cwece`, to NumPy's
+    maximum of each row.
     """
     part = 10 if quick else 1
     for n, k in (1_000_000, 10), (50_000, 1000):
@@ -136,12 +136,14 @@ def single_passes(quick, repetitions):
         index = y.astype("int32")
         timed = {
             "np.max": lambda p=p: p.max(-1),
-            "max": compiled(lambda x, y: ops.amax(x, axis=-1), p, index),
+            "keras.ops.amax": compiled(lambda x, y: ops.amax(x, axis=-1), p, index),
             "Σ|p|": compiled(lambda x, y: absolute_totals(x), p, index),
             "max, whether at y": compiled(
                 lambda x, y: tuple(summarized(x, y, False))[:2], p, index
             ),
-            "both": compiled(lambda x, y: tuple(summarized(x, y, True)), p, index),
+            "max, whether at y, Σ|p|": compiled(
+                lambda x, y: tuple(summarized(x, y, True)), p, index
+            ),
         }
         yield rows_of(f"{n // part} × {k}", "np.max", least(timed, repetitions))
     y, p = data(200_000 // part, 100)
@@ -344,7 +346,9 @@ def parse(arguments):
     try:
         run = json.loads(args.compare.read_text("utf-8"))
         theirs, quick, rows = run["backend"], run["quick"], run["rows"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except OSError as error:
+        parser.error(f"--compare: {error}")
+    except (ValueError, KeyError, TypeError) as error:
         parser.error(f"{args.compare} is no run of python -m benchmarks ({error!r})")
     if theirs != backend:
         parser.error(
@@ -362,9 +366,11 @@ def measure(args, before):
     for group in args.groups:
         print(f"\n{heading(group)}", flush=True)
         for part in GROUPS[group](args.quick, args.repetitions):
-            rows.update(part)
             for name, row in part.items():
-                earlier = before[name]["ratio"] if name in before else None
+                # Groups may have rows of the same name.
+                key = f"{group}: {name}"
+                rows[key] = row
+                earlier = before[key]["ratio"] if key in before else None
                 print(
                     f"{name:<48}{row['ms']:>10.3f}{shown(row['ratio']):>9}"
                     f"{'' if earlier is None else shown(earlier):>9}"

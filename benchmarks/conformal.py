@@ -204,9 +204,22 @@ def compare_risks(draws, delta=0.1):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--alpha", type=float, nargs="+", default=[0.1])
-    parser.add_argument("--risks", type=int, metavar="DRAWS")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.conformal", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "--alpha",
+        type=float,
+        nargs="+",
+        default=[0.1],
+        help="error levels of the sets (default: 0.1)",
+    )
+    parser.add_argument(
+        "--risks",
+        type=int,
+        metavar="DRAWS",
+        help="compare guaranteed risks with MAPIE's over so many draws instead",
+    )
     args = parser.parse_args()
     if "KERAS_SELCAL_DATA" not in os.environ:
         parser.error("set KERAS_SELCAL_DATA to the folder of the logits")
@@ -235,7 +248,9 @@ def main():
                             entries += sets.size
                         row += f" {100 * coverage:.2f} | {size:.3f} |"
                 print(row, flush=True)
-    if mapie:
+    if not mapie:
+        print("\nMAPIE is not installed.")
+    else:
         print(f"\nLAC: {different} of {entries:,} entries differ from MAPIE's.")
 
 

@@ -235,7 +235,7 @@ METHODS = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--draws", type=int, default=2000)
+    parser.add_argument("--draws", type=int, default=2000, help="of data sets")
     parser.add_argument("--file", type=Path, help="JSON file that keeps finished rows")
     args = parser.parse_args()
     rows = json.loads(args.file.read_text()) if args.file and args.file.exists() else {}

@@ -71,7 +71,7 @@ def deviations(p, y, share):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--batches", type=int, default=50)
+    parser.add_argument("--batches", type=int, default=50, help="to average over")
     args = parser.parse_args()
     for name, p, y in predictions():
         print(f"\n{name}, {REPLICAS} replicas: deviation in %")

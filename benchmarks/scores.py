@@ -17,8 +17,8 @@ figures was seen:
   fallback) does harm on some set on which the rule does none.
 """
 
+import argparse
 import os
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -133,14 +133,27 @@ def unknown_tables(sets: list[Set]) -> None:
 
 
 def main() -> None:
-    default = Path(__file__).parents[2] / "shared" / "data"
-    given = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("KERAS_SELCAL_DATA")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.scores", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        default=os.environ.get("KERAS_SELCAL_DATA"),
+        help="logits and texts (default: the variable KERAS_SELCAL_DATA)",
+    )
+    folder = parser.parse_args().folder
+    if folder is None:
+        parser.error("name the folder, or set KERAS_SELCAL_DATA")
     print("AURC × 10³ on the test part")
     table("data", *SCORES, "chosen", "choice", "gain")
     sets = []
-    for data in load(Path(given) if given else default):
+    for data in load(folder):
         sets.append(data)
         print(row(data), flush=True)
+    if not sets:
+        parser.error(f"there are no data in {folder}")
     print("\nKnown against unknown inputs")
     unknown_tables([data for data in sets if data.unknown is not None])
     print("\nChange of AURC against msp in %, mean over random halves")

@@ -88,7 +88,7 @@ def test_a_run_is_compared_with_a_saved_one(
     before, slower, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setattr(benchmarks, "GROUPS", {"few": few})
-    path = saved(tmp_path, rows={"b, 2 × 2": {"ratio": before}})
+    path = saved(tmp_path, rows={"few: b, 2 × 2": {"ratio": before}})
     status = benchmarks.main(["--json", str(path), "--compare", str(path)])
     assert status == slower
     lines = capsys.readouterr().out.splitlines()
@@ -97,7 +97,7 @@ def test_a_run_is_compared_with_a_saved_one(
     assert ("slower" in line) == slower
     run = json.loads(path.read_text("utf-8"))
     assert run["backend"] == keras.backend.backend()
-    assert run["rows"]["b, 2 × 2"]["ratio"] == 3.0
+    assert run["rows"]["few: b, 2 × 2"]["ratio"] == 3.0
 
 
 @pytest.mark.backend_free
@@ -107,7 +107,7 @@ def test_a_run_is_compared_with_a_saved_one(
         ({"backend": "none"}, "was measured on none; this run is on"),
         ({"quick": True}, "was measured with --quick"),
         ({"rows": None}, "no run of python -m benchmarks"),
-        (None, "no run of python -m benchmarks"),
+        (None, "No such file"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(run, words, tmp_path, capsys):
@@ -127,6 +127,26 @@ def saved(folder, **changed):
     path = folder / "run.json"
     path.write_text(json.dumps(run), "utf-8")
     return path
+
+
+@pytest.mark.backend_free
+def test_rows_of_the_same_name_in_two_groups_are_compared_apart(
+    tmp_path, capsys, monkeypatch
+):
+    def faster(quick, repetitions):
+        """The same rows, but faster."""
+        yield benchmarks.rows_of("2 × 2", "a", {"a": 2.0, "b": 2.0})
+
+    monkeypatch.setattr(benchmarks, "GROUPS", {"few": few, "faster": faster})
+    path = saved(
+        tmp_path,
+        rows={"few: b, 2 × 2": {"ratio": 1.5}, "faster: b, 2 × 2": {"ratio": 1.0}},
+    )
+    assert benchmarks.main(["--compare", str(path)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    marked = ["slower" in line for line in lines if line.startswith("b, ")]
+    assert marked == [True, False]
+    assert "2 of 4 rows" in lines[-1]
 
 
 @pytest.mark.backend_free
