@@ -18,7 +18,6 @@ import logging
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -35,6 +34,7 @@ from benchmarks.peers import WORK, side_by_side, versions
 from benchmarks.timing import (
     LOSSES,
     compiled,
+    cpu_time,
     data,
     least,
     resnet20,
@@ -44,7 +44,7 @@ from benchmarks.timing import (
 )
 from keras_selcal import functional, metrics
 from keras_selcal._core.rows import absolute_totals, summarized
-from keras_selcal._core.samples import Samples
+from keras_selcal._core.samples import Samples, row_blocks
 
 STREAMING = {
     "ECE": metrics.ExpectedCalibrationError,
@@ -147,7 +147,7 @@ def single_passes(quick, repetitions):
         }
         yield rows_of(f"{n // part} × {k}", "np.max", least(timed, repetitions))
     y, p = data(200_000 // part, 100)
-    blocks = np.array_split(p, -(-p.size // 2**18))
+    blocks = [p[rows] for rows in row_blocks(p.shape, 2**18)]
     copy, ones = np.empty(blocks[0].shape), np.ones(len(blocks[0]))
 
     def sum_in_double_precision():
@@ -188,9 +188,7 @@ def starts(quick, repetitions):
         model.add(keras.layers.Softmax())
         metrics = [] if make is None else [make()]
         model.compile("sgd", "sparse_categorical_crossentropy", metrics=metrics)
-        start = time.process_time()
-        model.train_on_batch(x, y)
-        return 1e3 * (time.process_time() - start)
+        return cpu_time(lambda: model.train_on_batch(x, y), 1)
 
     timed = {"no metric": None, "accuracy": keras.metrics.SparseCategoricalAccuracy}
     timed.update(STREAMING)

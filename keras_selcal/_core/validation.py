@@ -122,11 +122,11 @@ def check_probabilities(rows: np.ndarray, argument: str = "y_pred") -> None:
         # Over a short last axis, NumPy's product is many times faster than its sum.
         sums = rows @ np.ones(rows.shape[-1], rows.dtype)
         bad = np.abs(sums - 1) > SUM_TOLERANCE
-        # The extremes of all rows are cheap; only with NaN each row is looked at. No
-        # value exceeds the sum of a row that has no negative ones, rounding included.
         least = rows.min()
-        top = sums.max() if least >= 0 else np.inf
-        if not (least >= low and (top <= high or rows.max() <= high)):
+        # Where none is negative, no value exceeds its row's sum, rounding included.
+        bounded = least >= 0 and sums.max() <= high
+        # The extremes of all rows are cheap; only with NaN each row is looked at.
+        if not bounded and not (least >= low and rows.max() <= high):
             bad |= (rows.min(axis=-1) < low) | (rows.max(axis=-1) > high)
     if bad.any():
         refuse(
