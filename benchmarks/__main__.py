@@ -43,8 +43,8 @@ from benchmarks.timing import (
     update,
 )
 from keras_selcal import functional, metrics
-from keras_selcal._core.rows import absolute_totals, summarized
-from keras_selcal._core.samples import Samples, row_blocks
+from keras_selcal._backend.rows import absolute_totals, summarized
+from keras_selcal._predictions.samples import Samples, row_blocks
 
 STREAMING = {
     "ECE": metrics.ExpectedCalibrationError,

@@ -11,7 +11,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from keras_selcal._core.backend import require_backend
+from keras_selcal._backend.installed import require_backend
 from keras_selcal._version import __version__ as __version__
 
 # Importing these registers classes with Keras.

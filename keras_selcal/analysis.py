@@ -8,12 +8,12 @@ import numpy as np
 from keras import ops
 
 from keras_selcal import losses as library
-from keras_selcal._core.batch import Batch
-from keras_selcal._core.host import to_numpy
-from keras_selcal._core.ops import Tensor, gradient
-from keras_selcal._core.outputs import Outputs
-from keras_selcal._core.samples import Array, Samples
-from keras_selcal._core.validation import (
+from keras_selcal._predictions.batch import Batch
+from keras_selcal._backend.host import to_numpy
+from keras_selcal._backend.ops import Tensor, gradient
+from keras_selcal._predictions.outputs import Outputs
+from keras_selcal._predictions.samples import Array, Samples
+from keras_selcal._validation import (
     check_choice,
     check_count,
     check_number,

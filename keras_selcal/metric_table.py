@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from keras_selcal import functional, metrics
-from keras_selcal._core.samples import Samples
-from keras_selcal._core.validation import refuse
+from keras_selcal._predictions.samples import Samples
+from keras_selcal._validation import refuse
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,11 @@ import numpy as np
 from keras import ops
 
 from keras_selcal import csf as csfs
-from keras_selcal._core.ops import TINY, Tensor
-from keras_selcal._core.outputs import Outputs
-from keras_selcal._core.samples import Array, to_numbers
-from keras_selcal._core.saving import serializable
-from keras_selcal._core.validation import (
+from keras_selcal._backend.ops import TINY, Tensor
+from keras_selcal._predictions.outputs import Outputs
+from keras_selcal._predictions.samples import Array, to_numbers
+from keras_selcal._saving import serializable
+from keras_selcal._validation import (
     check_count,
     check_logits,
     check_probabilities,

@@ -16,7 +16,7 @@ import keras
 import numpy as np
 
 from keras_selcal import CalibrationReport
-from keras_selcal._core.validation import check_choice, refuse
+from keras_selcal._validation import check_choice, refuse
 from keras_selcal.report.html import markup
 from recipes import models, study
 from recipes.contest import (

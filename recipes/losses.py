@@ -10,7 +10,7 @@ import pkgutil
 import typing
 from typing import Any, NamedTuple
 
-from keras_selcal._core.validation import check_choice
+from keras_selcal._validation import check_choice
 
 
 class _LossColumn(NamedTuple):

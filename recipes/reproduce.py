@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_selcal._core.validation import check_choice
+from keras_selcal._validation import check_choice
 from recipes import data, losses, models, settings, tasks
 from recipes.launch import Ended, Job, run_all, training_job
 from recipes.optimizers import TorchSGD

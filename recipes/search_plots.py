@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._core.samples import Array
+from keras_selcal._predictions.samples import Array
 from keras_selcal.plots import canvas
 from recipes.search_results import CRITERIA, SYMBOLS, Search
 

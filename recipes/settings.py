@@ -11,7 +11,7 @@ import typing
 from dataclasses import dataclass
 from typing import Any
 
-from keras_selcal._core.validation import check_choice, check_count, refuse
+from keras_selcal._validation import check_choice, check_count, refuse
 from recipes import losses, models
 from recipes.data.base import AUGMENTATIONS
 

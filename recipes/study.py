@@ -14,7 +14,7 @@ import keras
 import numpy as np
 from keras import layers
 
-from keras_selcal._core.validation import check_choice
+from keras_selcal._validation import check_choice
 from recipes.contest import LOSSES, METRICS, Contest, Setting, Splits, measures
 from recipes.data import adult, cifar, digits, text
 from recipes.data.base import DataError, Split

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 
 import keras_selcal
-from keras_selcal._core.validation import check_choice
+from keras_selcal._validation import check_choice
 from recipes import models, settings
 from recipes.data.digits import LABEL_NOISE
 from recipes.request import Request, RunError

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 import keras_selcal
-from keras_selcal._core.validation import refuse
+from keras_selcal._validation import refuse
 from recipes import data, losses, models
 from recipes.data.pipeline import Batches
 from recipes.devices import ONE, Devices, Processes

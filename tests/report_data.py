@@ -3,9 +3,9 @@
 import numpy as np
 
 from keras_selcal import CalibrationReport, csf
-from keras_selcal._core import bootstrap as bootstraps
-from keras_selcal._core.outputs import Outputs
-from keras_selcal._core.samples import Samples
+from keras_selcal import _bootstrap as bootstraps
+from keras_selcal._predictions.outputs import Outputs
+from keras_selcal._predictions.samples import Samples
 from keras_selcal.functional.refinement import refined_losses
 
 COVERAGES, RISKS = (0.3, 0.8, 1.0), (0.0, 0.2)

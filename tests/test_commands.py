@@ -12,7 +12,7 @@ from command_line import LABELS, NAMES, PROBS, refused
 from processes import finish, start
 
 from keras_selcal import TemperatureScaling, select_threshold
-from keras_selcal._core import backend
+from keras_selcal._backend import installed as backend
 from keras_selcal.cli import main
 from keras_selcal.cli.files import read_predictions
 from keras_selcal.selective import risk_bound

@@ -13,7 +13,7 @@ from keras import ops
 from loss_cases import data
 
 from keras_selcal import KDECrossentropy
-from keras_selcal._core import kernels
+from keras_selcal._formulas import kernels
 
 KINDS = ["canonical", "top_label", "marginal"]
 
@@ -43,7 +43,7 @@ def test_kde_bandwidth_of_largest_likelihood(kind):
     """ "auto" is the candidate that a leave-one-out likelihood in SciPy prefers."""
     from scipy.stats import beta, dirichlet
 
-    from keras_selcal._core.kernels import BANDWIDTHS
+    from keras_selcal._formulas.kernels import BANDWIDTHS
 
     logits, y = data(N, K, scale=1.0)
     p = reference.softmax(logits)

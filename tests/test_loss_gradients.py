@@ -19,7 +19,7 @@ from keras_selcal import (
     InverseFocalLoss,
     functional,
 )
-from keras_selcal._core import kernels
+from keras_selcal._formulas import kernels
 
 
 def slope_of_score(p, csf):

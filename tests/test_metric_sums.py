@@ -9,7 +9,7 @@ from streaming import BATCH, K, N, data, exact, make, softmax, value
 
 from keras_selcal import csf
 from keras_selcal import metrics as M  # noqa: N812
-from keras_selcal._core.ranking import Ranking
+from keras_selcal._formulas.ranking import Ranking
 
 
 @pytest.mark.parametrize("name", ["ece", "aurc", "brier"])

@@ -11,9 +11,9 @@ from keras import ops
 from scipy.special import digamma, gammaln
 
 import keras_selcal
-from keras_selcal._core.host import by_numpy
-from keras_selcal._core.kernels import lgamma1p
-from keras_selcal._core.ops import (
+from keras_selcal._backend.host import by_numpy
+from keras_selcal._formulas.kernels import lgamma1p
+from keras_selcal._backend.ops import (
     cumsum,
     matmul,
     safe_log,

@@ -7,9 +7,9 @@ from backends import numpy
 from keras import ops
 
 from keras_selcal import CalibrationReport, ExpectedCalibrationError, FocalLoss
-from keras_selcal._core.batch import Batch
-from keras_selcal._core.outputs import Outputs
-from keras_selcal._core.samples import Samples
+from keras_selcal._predictions.batch import Batch
+from keras_selcal._predictions.outputs import Outputs
+from keras_selcal._predictions.samples import Samples
 from keras_selcal.functional import kde_ece
 
 

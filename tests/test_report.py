@@ -11,7 +11,7 @@ from keras import ops
 from report_data import COVERAGES, RISKS, data, report_of, resampled
 
 from keras_selcal import CalibrationReport, functional
-from keras_selcal._core import bootstrap as bootstraps
+from keras_selcal import _bootstrap as bootstraps
 from keras_selcal.metric_table import METRICS
 
 pytestmark = pytest.mark.backend_free

@@ -5,9 +5,9 @@ import pytest
 from backends import numpy, one_off
 from keras import ops
 
-from keras_selcal._core import rows as rows_module
-from keras_selcal._core.ops import argmax
-from keras_selcal._core.rows import absolute_totals, summarized
+from keras_selcal._backend import rows as rows_module
+from keras_selcal._backend.ops import argmax
+from keras_selcal._backend.rows import absolute_totals, summarized
 
 
 def _predictions(rng, k, kind):

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_selcal import functional
-from keras_selcal._core.harmonic import rank_weights
-from keras_selcal._core.soft_cdf import beta, unit_quantile
+from keras_selcal._formulas.harmonic import rank_weights
+from keras_selcal._formulas.soft_cdf import beta, unit_quantile
 
 quickly = settings(max_examples=40 if TORCH else 15, deadline=None, derandomize=True)
 

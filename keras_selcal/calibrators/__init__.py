@@ -15,7 +15,7 @@ Start with `TemperatureScaling`: a few hundred held-out samples suffice, and it 
 change accuracy. The other calibrators need more data the more parameters they have.
 """
 
-from keras_selcal._core.labelled import Labelled
+from keras_selcal._predictions.labelled import Labelled
 from keras_selcal.calibrators.base import Calibrator
 from keras_selcal.calibrators.dirichlet import DirichletCalibration
 from keras_selcal.calibrators.finetune import finetune

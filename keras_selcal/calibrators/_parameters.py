@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.ops import TINY, Tensor
+from keras_selcal._backend.ops import TINY, Tensor
 
 Parameters = Mapping[str, np.ndarray]
 

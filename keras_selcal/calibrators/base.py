@@ -15,13 +15,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.data import LabelledData, LabelledOutputs
-from keras_selcal._core.host import is_host
-from keras_selcal._core.labelled import Labelled, gather, host_outputs
-from keras_selcal._core.models import append_layer, gives_logits
-from keras_selcal._core.ops import TINY, Tensor, as_float
-from keras_selcal._core.outputs import Outputs
-from keras_selcal._core.validation import SUM_TOLERANCE, refuse
+from keras_selcal._predictions.data import LabelledData, LabelledOutputs
+from keras_selcal._backend.host import is_host
+from keras_selcal._predictions.labelled import Labelled, gather, host_outputs
+from keras_selcal._predictions.models import append_layer, gives_logits
+from keras_selcal._backend.ops import TINY, Tensor, as_float
+from keras_selcal._predictions.outputs import Outputs
+from keras_selcal._validation import SUM_TOLERANCE, refuse
 from keras_selcal.calibrators._parameters import (
     Fitted,
     Parameters,

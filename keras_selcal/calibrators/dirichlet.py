@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.labelled import Labelled
-from keras_selcal._core.ops import Tensor
-from keras_selcal._core.saving import serializable
-from keras_selcal._core.validation import check_choice, check_number, refuse
+from keras_selcal._predictions.labelled import Labelled
+from keras_selcal._backend.ops import Tensor
+from keras_selcal._saving import serializable
+from keras_selcal._validation import check_choice, check_number, refuse
 from keras_selcal.calibrators._affine import AffineCalibrator, Penalty, log_softmax
 from keras_selcal.calibrators._parameters import Parameters
 

@@ -5,9 +5,9 @@ from typing import Any
 import keras
 
 from keras_selcal import losses
-from keras_selcal._core.models import gives_logits
-from keras_selcal._core.saving import serializable
-from keras_selcal._core.validation import refuse
+from keras_selcal._predictions.models import gives_logits
+from keras_selcal._saving import serializable
+from keras_selcal._validation import refuse
 
 
 @serializable

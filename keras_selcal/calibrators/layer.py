@@ -7,8 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.ops import Tensor
-from keras_selcal._core.saving import serializable
+from keras_selcal._backend.ops import Tensor
+from keras_selcal._saving import serializable
 from keras_selcal.calibrators._parameters import Fitted, to_tensors
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from keras_selcal._core.extras import require
+from keras_selcal._extras import require
 
 # TensorBoard's code for the colours of a PNG: red, green, blue and opacity.
 _RGBA = 4

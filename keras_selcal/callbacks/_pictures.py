@@ -4,7 +4,7 @@ import io
 from typing import Any
 
 from keras_selcal import plots
-from keras_selcal._core.data import LabelledOutputs
+from keras_selcal._predictions.data import LabelledOutputs
 
 _DPI = 100
 

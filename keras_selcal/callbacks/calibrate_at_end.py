@@ -10,11 +10,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.data import LabelledData, LabelledOutputs
-from keras_selcal._core.models import append_layer, check_extensible, check_outputs
-from keras_selcal._core.outputs import Outputs
-from keras_selcal._core.validation import refuse
-from keras_selcal._core.writing import replacing
+from keras_selcal._predictions.data import LabelledData, LabelledOutputs
+from keras_selcal._predictions.models import append_layer, check_extensible, check_outputs
+from keras_selcal._predictions.outputs import Outputs
+from keras_selcal._validation import refuse
+from keras_selcal._writing import replacing
 from keras_selcal.calibrators import CalibrationLayer, Calibrator, TemperatureScaling
 from keras_selcal.report import CalibrationReport
 

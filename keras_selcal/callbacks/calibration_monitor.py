@@ -12,12 +12,12 @@ import keras
 import numpy as np
 
 from keras_selcal import csf as csfs
-from keras_selcal._core.data import LabelledData, LabelledOutputs
-from keras_selcal._core.extras import require
-from keras_selcal._core.models import check_outputs, gives_logits
-from keras_selcal._core.outputs import Outputs
-from keras_selcal._core.samples import Samples
-from keras_selcal._core.validation import check_count, refuse
+from keras_selcal._predictions.data import LabelledData, LabelledOutputs
+from keras_selcal._extras import require
+from keras_selcal._predictions.models import check_outputs, gives_logits
+from keras_selcal._predictions.outputs import Outputs
+from keras_selcal._predictions.samples import Samples
+from keras_selcal._validation import check_count, refuse
 from keras_selcal.callbacks._event_file import EventFile, require_tensorboard
 from keras_selcal.callbacks._pictures import draw
 from keras_selcal.metric_table import metric_row

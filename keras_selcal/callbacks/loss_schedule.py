@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 import keras
 import numpy as np
 
-from keras_selcal._core.replicas import everywhere
-from keras_selcal._core.validation import refuse
+from keras_selcal._backend.replicas import everywhere
+from keras_selcal._validation import refuse
 from keras_selcal.losses import ReweightedLoss
 
 Schedule: TypeAlias = Callable[[int], float] | Sequence[tuple[float, float]]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from keras_selcal import calibrators, csf
-from keras_selcal._core.samples import Samples
+from keras_selcal._predictions.samples import Samples
 from keras_selcal.cli.files import read_predictions
 from keras_selcal.cli.output import check_output, write_parameters, write_predictions
 from keras_selcal.cli.parser import METHODS

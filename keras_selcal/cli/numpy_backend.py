@@ -8,7 +8,7 @@ from importlib.util import spec_from_loader
 from types import ModuleType
 from typing import Any
 
-from keras_selcal._core.backend import chosen_backend, installed_backends
+from keras_selcal._backend.installed import chosen_backend, installed_backends
 
 # Keras's NumPy backend imports these for convolutions, images and Fourier transforms,
 # which no command needs.

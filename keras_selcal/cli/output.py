@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._core.samples import Array
-from keras_selcal._core.writing import replacing
+from keras_selcal._predictions.samples import Array
+from keras_selcal._writing import replacing
 from keras_selcal.calibrators import Calibrator
 from keras_selcal.cli.files import read_predictions
 from keras_selcal.cli.labels import class_numbers, fail, labels_to_write

@@ -6,12 +6,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.data import check_order
-from keras_selcal._core.models import (
+from keras_selcal._predictions.data import check_order
+from keras_selcal._predictions.models import (
     append_layer,
     check_extensible,
 )
-from keras_selcal._core.validation import refuse
+from keras_selcal._validation import refuse
 from keras_selcal.calibrators import Calibrator
 from keras_selcal.conformal.evaluation import evaluate_answers
 from keras_selcal.conformal.fitting import OPTIONS, fit_layer, stratum_indices

@@ -8,9 +8,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.ops import Tensor, safe_log
-from keras_selcal._core.outputs import Outputs
-from keras_selcal._core.saving import serializable
+from keras_selcal._backend.ops import Tensor, safe_log
+from keras_selcal._predictions.outputs import Outputs
+from keras_selcal._saving import serializable
 from keras_selcal.calibrators import CalibrationLayer
 from keras_selcal.conformal.scores import NonconformityScore, fill_empty, uniforms
 from keras_selcal.selective.base import AnswerLayer, Record, broadcast_mask

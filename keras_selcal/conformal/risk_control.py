@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._core.host import to_numpy
-from keras_selcal._core.samples import row_blocks, to_numbers
-from keras_selcal._core.validation import (
+from keras_selcal._backend.host import to_numpy
+from keras_selcal._predictions.samples import row_blocks, to_numbers
+from keras_selcal._validation import (
     check_choice,
     check_groups,
     check_number,

@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_selcal._core.bootstrap import resample_counts
-from keras_selcal._core.ranking import Ranking
-from keras_selcal._core.samples import Array, Samples, to_counts
-from keras_selcal._core.segments import Segments
-from keras_selcal._core.validation import refuse
+from keras_selcal._bootstrap import resample_counts
+from keras_selcal._formulas.ranking import Ranking
+from keras_selcal._predictions.samples import Array, Samples, to_counts
+from keras_selcal._segments import Segments
+from keras_selcal._validation import refuse
 from keras_selcal.csf.logits import MaxLogitPNorm, energy, max_logit
 from keras_selcal.csf.names import get, name_of
 from keras_selcal.csf.probabilities import doctor, gen, margin, msp, neg_entropy

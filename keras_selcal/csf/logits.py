@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.ops import TINY
-from keras_selcal._core.saving import serializable, serialize_callable
-from keras_selcal._core.validation import check_number
+from keras_selcal._backend.ops import TINY
+from keras_selcal._saving import serializable, serialize_callable
+from keras_selcal._validation import check_number
 from keras_selcal.csf.score import BuiltIn, log
 
 # p where none is given: see the table of docs/scores.md.

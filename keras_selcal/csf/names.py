@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from keras_selcal._core.saving import deserialize_if_config
-from keras_selcal._core.validation import refuse
+from keras_selcal._saving import deserialize_if_config
+from keras_selcal._validation import refuse
 from keras_selcal.csf.logits import MaxLogitPNorm, energy, max_logit, max_logit_pnorm
 from keras_selcal.csf.probabilities import doctor, gen, margin, msp, neg_entropy
 from keras_selcal.csf.score import ConfidenceScore

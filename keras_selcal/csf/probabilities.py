@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.ops import TINY, Tensor, largest, largest_log_p, top_two
+from keras_selcal._backend.ops import TINY, Tensor, largest, largest_log_p, top_two
 from keras_selcal.csf.score import BuiltIn, Support, log
 
 

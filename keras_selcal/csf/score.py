@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.ops import TINY, Tensor, as_float
-from keras_selcal._core.saving import (
+from keras_selcal._backend.ops import TINY, Tensor, as_float
+from keras_selcal._saving import (
     deserialize_if_config,
     serializable,
     serialize_callable,
 )
-from keras_selcal._core.validation import check_choice, refuse
+from keras_selcal._validation import check_choice, refuse
 
 Support = tuple[float, float]
 _UNIT: Support = (0.0, 1.0)

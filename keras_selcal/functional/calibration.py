@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._core.binning import (
+from keras_selcal._formulas.binning import (
     NORMS,
     adaptive_sums,
     bin_sums,
@@ -13,15 +13,15 @@ from keras_selcal._core.binning import (
     check_kind,
     uniform_bins,
 )
-from keras_selcal._core.host import to_numpy
-from keras_selcal._core.samples import (
+from keras_selcal._backend.host import to_numpy
+from keras_selcal._predictions.samples import (
     MOST_ENTRIES,
     Array,
     Samples,
     row_blocks,
     to_weight,
 )
-from keras_selcal._core.validation import RANGE_TOLERANCE, check_choice, refuse
+from keras_selcal._validation import RANGE_TOLERANCE, check_choice, refuse
 
 # Entries of a block whose temporary arrays stay in a CPU's cache.
 _CACHED_ENTRIES = 2**18

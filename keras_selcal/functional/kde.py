@@ -6,18 +6,18 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_selcal._core import kernels
-from keras_selcal._core.batch import Batch
-from keras_selcal._core.kernels import (
+from keras_selcal._formulas import kernels
+from keras_selcal._predictions.batch import Batch
+from keras_selcal._formulas.kernels import (
     KINDS,
     KernelEstimate,
     check_bandwidth,
     check_size,
 )
-from keras_selcal._core.ops import mask_of
-from keras_selcal._core.outputs import Outputs
-from keras_selcal._core.samples import Samples
-from keras_selcal._core.validation import check_choice, check_count, refuse
+from keras_selcal._backend.ops import mask_of
+from keras_selcal._predictions.outputs import Outputs
+from keras_selcal._predictions.samples import Samples
+from keras_selcal._validation import check_choice, check_count, refuse
 
 # Samples whose likelihood chooses the bandwidth of a whole data set.
 _MOST_ROWS = 500

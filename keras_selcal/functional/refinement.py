@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._core.labelled import labelled
-from keras_selcal._core.samples import Array, Samples
-from keras_selcal._core.temperature import nll_temperature
-from keras_selcal._core.validation import check_choice
+from keras_selcal._predictions.labelled import labelled
+from keras_selcal._predictions.samples import Array, Samples
+from keras_selcal._predictions.temperature import nll_temperature
+from keras_selcal._validation import check_choice
 
 _LOSSES = ("crossentropy", "brier")
 _GOLDEN = (math.sqrt(5) - 1) / 2

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_selcal import csf as csfs
-from keras_selcal._core.binning import bin_sums, check_binning, check_kind, run_cuts
-from keras_selcal._core.host import to_numpy
-from keras_selcal._core.samples import Array, Samples
-from keras_selcal._core.validation import check_number
+from keras_selcal._formulas.binning import bin_sums, check_binning, check_kind, run_cuts
+from keras_selcal._backend.host import to_numpy
+from keras_selcal._predictions.samples import Array, Samples
+from keras_selcal._validation import check_number
 
 
 class ReliabilityCurve(NamedTuple):

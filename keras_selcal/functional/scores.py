@@ -4,9 +4,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_selcal._core.binning import calibration_norm, check_binning
-from keras_selcal._core.sample_losses import sample_losses
-from keras_selcal._core.samples import Samples
+from keras_selcal._formulas.binning import calibration_norm, check_binning
+from keras_selcal.functional.sample_losses import sample_losses
+from keras_selcal._predictions.samples import Samples
 from keras_selcal.functional.calibration import class_sums
 
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._core.binning import check_kind
-from keras_selcal._core.samples import Samples
-from keras_selcal._core.smooth import smooth_errors
+from keras_selcal._formulas.binning import check_kind
+from keras_selcal._predictions.samples import Samples
+from keras_selcal.functional.smooth import smooth_errors
 
 # Steps of the grid on [0, 1] that the residuals are spread over.
 _STEPS = 2**15

@@ -4,8 +4,8 @@ from typing import Any
 
 from keras import ops
 
-from keras_selcal._core.ops import Tensor, as_float
-from keras_selcal._core.soft_cdf import (
+from keras_selcal._backend.ops import Tensor, as_float
+from keras_selcal._formulas.soft_cdf import (
     SoftCDF,
     as_row,
     check_cdf_arguments,

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 
 from keras_selcal import csf as csfs
-from keras_selcal._core.host import to_numpy
-from keras_selcal._core.ranking import Ranking
-from keras_selcal._core.samples import Array, Samples, to_numbers
-from keras_selcal._core.segments import Segments
-from keras_selcal._core.validation import (
+from keras_selcal._backend.host import to_numpy
+from keras_selcal._formulas.ranking import Ranking
+from keras_selcal._predictions.samples import Array, Samples, to_numbers
+from keras_selcal._segments import Segments
+from keras_selcal._validation import (
     check_choice,
     check_number,
     check_probabilities,

@@ -5,10 +5,10 @@ from typing import Any
 
 from keras import ops
 
-from keras_selcal._core.harmonic import ESTIMATORS, rank_weights
-from keras_selcal._core.host import by_numpy
-from keras_selcal._core.ops import Tensor, as_float
-from keras_selcal._core.soft_cdf import (
+from keras_selcal._formulas.harmonic import ESTIMATORS, rank_weights
+from keras_selcal._backend.host import by_numpy
+from keras_selcal._backend.ops import Tensor, as_float
+from keras_selcal._formulas.soft_cdf import (
     THROUGH,
     as_row,
     check_cdf_arguments,
@@ -16,7 +16,7 @@ from keras_selcal._core.soft_cdf import (
     check_support,
     region_weights,
 )
-from keras_selcal._core.validation import check_choice, check_count, check_number
+from keras_selcal._validation import check_choice, check_count, check_number
 
 
 def au_weights(

@@ -4,9 +4,9 @@ from typing import Any
 
 import keras
 
-from keras_selcal._core.batch import Batch
-from keras_selcal._core.saving import deserialize_if_config
-from keras_selcal._core.validation import refuse
+from keras_selcal._predictions.batch import Batch
+from keras_selcal._saving import deserialize_if_config
+from keras_selcal._validation import refuse
 from keras_selcal.losses.au_loss import AULoss
 from keras_selcal.losses.aurc_loss import AURCLoss
 from keras_selcal.losses.base import ClassificationLoss, ReweightedLoss

@@ -8,18 +8,18 @@ import numpy as np
 from keras import ops
 
 from keras_selcal import csf as csf_module
-from keras_selcal._core.batch import Batch
-from keras_selcal._core.ops import Tensor
-from keras_selcal._core.replicas import replicas
-from keras_selcal._core.saving import serializable
-from keras_selcal._core.soft_cdf import (
+from keras_selcal._predictions.batch import Batch
+from keras_selcal._backend.ops import Tensor
+from keras_selcal._backend.replicas import replicas
+from keras_selcal._saving import serializable
+from keras_selcal._formulas.soft_cdf import (
     ALONE,
     THROUGH,
     check_cdf_arguments,
     check_region,
     region_weights,
 )
-from keras_selcal._core.validation import check_choice, check_number, refuse
+from keras_selcal._validation import check_choice, check_number, refuse
 from keras_selcal.losses.base import ReweightedLoss
 
 # Above this drag a network learns slowly or not at all.

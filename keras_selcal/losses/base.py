@@ -5,11 +5,11 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_selcal._core.batch import Batch
-from keras_selcal._core.ops import Tensor, unconverted
-from keras_selcal._core.outputs import Outputs
-from keras_selcal._core.saving import deserialize_if_config, serialize_callable
-from keras_selcal._core.validation import check_number, refuse
+from keras_selcal._predictions.batch import Batch
+from keras_selcal._backend.ops import Tensor, unconverted
+from keras_selcal._predictions.outputs import Outputs
+from keras_selcal._saving import deserialize_if_config, serialize_callable
+from keras_selcal._validation import check_number, refuse
 
 
 class _Reduction(keras.losses.Loss):

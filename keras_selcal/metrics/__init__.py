@@ -4,8 +4,8 @@ from typing import Any
 
 import keras
 
-from keras_selcal._core.saving import deserialize_if_config
-from keras_selcal._core.validation import refuse
+from keras_selcal._saving import deserialize_if_config
+from keras_selcal._validation import refuse
 from keras_selcal.metrics.base import ClassificationMetric
 from keras_selcal.metrics.brier_score import BrierScore
 from keras_selcal.metrics.calibration_error import (

@@ -9,18 +9,18 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.batch import Batch
-from keras_selcal._core.host import (
+from keras_selcal._predictions.batch import Batch
+from keras_selcal._backend.host import (
     array_module,
     cast,
     computes_on_host,
     memory_of,
     on_host,
 )
-from keras_selcal._core.ops import Tensor, segment_sum, unconverted
-from keras_selcal._core.outputs import Outputs
-from keras_selcal._core.sums import add_in_loop, add_to_cells, add_to_sums
-from keras_selcal._core.validation import check_count, refuse
+from keras_selcal._backend.ops import Tensor, segment_sum, unconverted
+from keras_selcal._predictions.outputs import Outputs
+from keras_selcal._backend.sums import add_in_loop, add_to_cells, add_to_sums
+from keras_selcal._validation import check_count, refuse
 
 # Rows, and entries of predictions, that are looked at at a time: temporary arrays stay
 # small, and those of NumPy in the cache.

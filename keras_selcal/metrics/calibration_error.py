@@ -7,8 +7,8 @@ from keras import ops
 from keras.backend import backend, standardize_dtype
 
 from keras_selcal import csf as csfs
-from keras_selcal._core.batch import Batch
-from keras_selcal._core.binning import (
+from keras_selcal._predictions.batch import Batch
+from keras_selcal._formulas.binning import (
     KINDS,
     NORMS,
     calibration_norm,
@@ -18,11 +18,11 @@ from keras_selcal._core.binning import (
     uniform_bins,
     uniform_edges,
 )
-from keras_selcal._core.histogram import Histogram
-from keras_selcal._core.host import array_module, cast
-from keras_selcal._core.ops import Tensor, safe_log
-from keras_selcal._core.saving import serializable
-from keras_selcal._core.validation import check_choice, check_count, refuse
+from keras_selcal._backend.histogram import Histogram
+from keras_selcal._backend.host import array_module, cast
+from keras_selcal._backend.ops import Tensor, safe_log
+from keras_selcal._saving import serializable
+from keras_selcal._validation import check_choice, check_count, refuse
 from keras_selcal.metrics.base import MOST_CELLS, ClassificationMetric
 from keras_selcal.metrics.ranking import to_cells
 

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from keras_selcal._core.batch import Batch
-from keras_selcal._core.histogram import Histogram
-from keras_selcal._core.host import cast
-from keras_selcal._core.ops import TINY, Tensor, may_loop
-from keras_selcal._core.ranking import Ranking
-from keras_selcal._core.saving import serializable
-from keras_selcal._core.validation import check_number
+from keras_selcal._predictions.batch import Batch
+from keras_selcal._backend.histogram import Histogram
+from keras_selcal._backend.host import cast
+from keras_selcal._backend.ops import TINY, Tensor, may_loop
+from keras_selcal._formulas.ranking import Ranking
+from keras_selcal._saving import serializable
+from keras_selcal._validation import check_number
 from keras_selcal.metrics.ranking import RankingMetric, ranking_of, rescaled
 
 # Cells of the histogram of losses: exact for 0 and 1, fine for soft labels.

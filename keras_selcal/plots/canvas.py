@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._core.extras import require
-from keras_selcal._core.samples import Samples
-from keras_selcal._core.validation import refuse
+from keras_selcal._extras import require
+from keras_selcal._predictions.samples import Samples
+from keras_selcal._validation import refuse
 
 # The palette of Okabe & Ito, which is safe for colour-blind readers.
 BLUE, VERMILLION, GREEN = "#0072B2", "#D55E00", "#009E73"

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from keras_selcal import csf as csfs
-from keras_selcal._core.validation import check_count
+from keras_selcal._validation import check_count
 from keras_selcal.plots import canvas
 
 

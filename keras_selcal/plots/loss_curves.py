@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from keras_selcal import losses as library
-from keras_selcal._core.samples import Array
-from keras_selcal._core.validation import refuse
+from keras_selcal._predictions.samples import Array
+from keras_selcal._validation import refuse
 from keras_selcal.analysis import loss_curve
 from keras_selcal.losses import ReweightedLoss
 from keras_selcal.plots import canvas

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_selcal._core.validation import refuse
+from keras_selcal._validation import refuse
 from keras_selcal.report import tables
 from keras_selcal.report.evaluation import Evaluation
 from keras_selcal.report.html.numbers import scaled

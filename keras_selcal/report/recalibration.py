@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_selcal import calibrators
-from keras_selcal._core.binning import uniform_bins
-from keras_selcal._core.bootstrap import resample_counts
-from keras_selcal._core.sample_losses import sample_losses
-from keras_selcal._core.samples import Array, Samples, to_counts
+from keras_selcal._formulas.binning import uniform_bins
+from keras_selcal._bootstrap import resample_counts
+from keras_selcal.functional.sample_losses import sample_losses
+from keras_selcal._predictions.samples import Array, Samples, to_counts
 from keras_selcal.report.evaluation import Evaluation, Interval
 from keras_selcal.report.statistics import percentile_ends
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_selcal._core.validation import refuse
+from keras_selcal._validation import refuse
 from keras_selcal.metric_table import METRICS
 from keras_selcal.report import tables
 from keras_selcal.report.comparison import Comparison, check_pair

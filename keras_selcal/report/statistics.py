@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 
-from keras_selcal._core.binning import uniform_bins
-from keras_selcal._core.samples import Array
-from keras_selcal._core.segments import Segments
+from keras_selcal._formulas.binning import uniform_bins
+from keras_selcal._predictions.samples import Array
+from keras_selcal._segments import Segments
 
 # Outcomes that are drawn for a calibrated model, and entries held at a time.
 _MOST_DRAWS = 1000

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from keras_selcal import functional, metrics
-from keras_selcal._core.samples import Array, Samples, to_counts
+from keras_selcal._predictions.samples import Array, Samples, to_counts
 from keras_selcal.functional.unknown import check_share, kinds_of, unknown_weight
 from keras_selcal.metric_table import MetricRow
 

@@ -8,18 +8,18 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.data import (
+from keras_selcal._predictions.data import (
     LabelledData,
     LabelledOutputs,
     check_order,
     predict_masked,
 )
-from keras_selcal._core.host import to_numpy
-from keras_selcal._core.models import append_layer, gives_logits
-from keras_selcal._core.ops import Tensor
-from keras_selcal._core.outputs import Outputs
-from keras_selcal._core.saving import deserialize_if_config
-from keras_selcal._core.validation import refuse
+from keras_selcal._backend.host import to_numpy
+from keras_selcal._predictions.models import append_layer, gives_logits
+from keras_selcal._backend.ops import Tensor
+from keras_selcal._predictions.outputs import Outputs
+from keras_selcal._saving import deserialize_if_config
+from keras_selcal._validation import refuse
 from keras_selcal.calibrators import CalibrationLayer, Calibrator
 from keras_selcal.selective.data import SelectionData
 

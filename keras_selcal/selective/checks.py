@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._core.data import find_labels
-from keras_selcal._core.samples import Array, to_floats, to_numbers, to_weight
-from keras_selcal._core.validation import refuse
+from keras_selcal._predictions.data import find_labels
+from keras_selcal._predictions.samples import Array, to_floats, to_numbers, to_weight
+from keras_selcal._validation import refuse
 from keras_selcal.selective.base import AnsweringClassifier, to_arrays
 from keras_selcal.selective.cuts import Cuts
 from keras_selcal.selective.data import FIRST_AXIS, check_finite, units_of

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._core.host import to_numpy
-from keras_selcal._core.samples import to_numbers
-from keras_selcal._core.validation import check_groups, check_weights, refuse
+from keras_selcal._backend.host import to_numpy
+from keras_selcal._predictions.samples import to_numbers
+from keras_selcal._validation import check_groups, check_weights, refuse
 from keras_selcal.selective.bounds import (
     betting_p_value,
     binomial_tail,

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_selcal._core.host import to_numpy
-from keras_selcal._core.samples import Array, to_numbers
-from keras_selcal._core.validation import check_number, refuse
+from keras_selcal._backend.host import to_numpy
+from keras_selcal._predictions.samples import Array, to_numbers
+from keras_selcal._validation import check_number, refuse
 
 # Confidences that a record keeps.
 _MOST_KEPT = 2000

@@ -7,9 +7,9 @@ import numpy as np
 from keras import ops
 
 from keras_selcal import csf as csf_module
-from keras_selcal._core.ops import Tensor
-from keras_selcal._core.outputs import Outputs
-from keras_selcal._core.saving import serializable
+from keras_selcal._backend.ops import Tensor
+from keras_selcal._predictions.outputs import Outputs
+from keras_selcal._saving import serializable
 from keras_selcal.calibrators import CalibrationLayer
 from keras_selcal.selective.base import AnswerLayer, broadcast_mask
 from keras_selcal.selective.record import FitRecord

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._core.samples import to_numbers
-from keras_selcal._core.validation import check_choice, refuse
+from keras_selcal._predictions.samples import to_numbers
+from keras_selcal._validation import check_choice, refuse
 
 
 def answer_losses(

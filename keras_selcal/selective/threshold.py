@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._core.validation import check_number, refuse
+from keras_selcal._validation import check_number, refuse
 from keras_selcal.selective.cuts import Cuts
 
 

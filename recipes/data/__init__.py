@@ -2,7 +2,7 @@
 
 import os
 
-from keras_selcal._core.validation import refuse
+from keras_selcal._validation import refuse
 from recipes.data import cifar, digits, folder, tiny_imagenet
 from recipes.data.base import DataError, Dataset, Preprocessing, Split
 

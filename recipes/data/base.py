@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._core.validation import check_choice
+from keras_selcal._validation import check_choice
 
 AUGMENTATIONS = ("crop_flip", "flip", "none")
 

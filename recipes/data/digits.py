@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_selcal._core.validation import refuse
+from keras_selcal._validation import refuse
 from recipes.data.base import Dataset, Preprocessing, Split
 
 LABEL_NOISE = 0.2

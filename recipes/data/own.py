@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_selcal._core.validation import refuse
+from keras_selcal._validation import refuse
 from recipes import data
 from recipes.data import text
 from recipes.data.base import DataError, Split

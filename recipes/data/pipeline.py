@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_selcal._core.validation import check_count
+from keras_selcal._validation import check_count
 from recipes.data.base import Preprocessing, Split
 from recipes.data.images import resize
 

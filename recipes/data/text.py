@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_selcal._core.extras import require
-from keras_selcal._core.validation import check_choice
+from keras_selcal._extras import require
+from keras_selcal._validation import check_choice
 from recipes.data.base import DataError, Split
 
 NAMES = ("goemotions", "banking77", "clinc150")

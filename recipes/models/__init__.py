@@ -4,7 +4,7 @@ import pkgutil
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from keras_selcal._core.validation import check_choice, check_count, refuse
+from keras_selcal._validation import check_choice, check_count, refuse
 from recipes.models.pretrained import load_pretrained
 
 __all__ = ["NAMES", "STAND_INS", "build", "load_pretrained"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._core.validation import refuse
+from keras_selcal._validation import refuse
 
 State = dict[str, np.ndarray]
 

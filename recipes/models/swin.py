@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from keras import initializers, layers, ops
 
-from keras_selcal._core.validation import refuse
+from keras_selcal._validation import refuse
 from recipes.models._layers import Tensor, dense, logits
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from keras import initializers, layers, ops
 
-from keras_selcal._core.validation import refuse
+from keras_selcal._validation import refuse
 from recipes.models._layers import Tensor, dense, logits
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops
 
 from keras_selcal import AULoss, AURCLoss, KDECrossentropy, functional
-from keras_selcal._core.ops import gradient
+from keras_selcal._backend.ops import gradient
 from recipes import losses
 from recipes.evaluation import METRICS, evaluate
 from recipes.paper import posthoc, published

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._core.host import to_numpy
-from keras_selcal._core.samples import Array
-from keras_selcal._core.validation import refuse
+from keras_selcal._backend.host import to_numpy
+from keras_selcal._predictions.samples import Array
+from keras_selcal._validation import refuse
 
 # Larger images are shrunk to keep the page small.
 MOST_PIXELS = 128

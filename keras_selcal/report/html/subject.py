@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._core.validation import check_count, refuse
+from keras_selcal._validation import check_count, refuse
 from keras_selcal.report.comparison import Comparison
 from keras_selcal.report.evaluation import Evaluation
 from keras_selcal.report.html.markup import line_style, swatch

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_selcal._core.binning import run_cuts, run_sums, uniform_bins
-from keras_selcal._core.samples import Array
-from keras_selcal._core.segments import Segments
+from keras_selcal._formulas.binning import run_cuts, run_sums, uniform_bins
+from keras_selcal._predictions.samples import Array
+from keras_selcal._segments import Segments
 
 
 class ReliabilityBins(NamedTuple):

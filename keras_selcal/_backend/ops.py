@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 from keras.src.backend import get_keras_mask
 
-from keras_selcal._core.host import (
+from keras_selcal._backend.host import (
     array_module,
     cast,
     eager_largest,

@@ -10,8 +10,8 @@ import numpy as np
 from keras import ops
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 
-from keras_selcal._core.host import array_module, memory_of
-from keras_selcal._core.ops import Tensor, segment_sum
+from keras_selcal._backend.host import array_module, memory_of
+from keras_selcal._backend.ops import Tensor, segment_sum
 
 # Rows that a loop adds in any case; see `add_in_loop`.
 _FEW_ROWS = 2**8

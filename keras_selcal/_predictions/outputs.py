@@ -22,9 +22,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.host import array_module, cast, to_numpy
-from keras_selcal._core.ops import Tensor, may_be_infinite
-from keras_selcal._core.validation import check_count, check_number, refuse
+from keras_selcal._backend.host import array_module, cast, to_numpy
+from keras_selcal._backend.ops import Tensor, may_be_infinite
+from keras_selcal._validation import check_count, check_number, refuse
 
 # The value of ln p for a masked class (a logit of −∞): finite, and p = 0.
 LOG_OF_MASKED = -1e4

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.host import by_numpy, cast
-from keras_selcal._core.ops import (
+from keras_selcal._backend.host import by_numpy, cast
+from keras_selcal._backend.ops import (
     TINY,
     Tensor,
     as_float,
@@ -16,8 +16,8 @@ from keras_selcal._core.ops import (
     row_offset,
     sum_by_cell,
 )
-from keras_selcal._core.soft_cdf_gradient import gradient_of_scores
-from keras_selcal._core.validation import check_count, check_number, refuse
+from keras_selcal._formulas.soft_cdf_gradient import gradient_of_scores
+from keras_selcal._validation import check_count, check_number, refuse
 
 # Nodes per ν for the interpolation of Ĝ: the error of a cubic Hermite interpolant is
 # (step/ν)⁴·3.3e-4 at most, 8e-8 here, and its slope's is below 1e-5 of the peak.
@@ -38,7 +38,7 @@ _LARGEST_BELOW_1 = 1.0 - 2.0**-24
 class Replicas:
     """Statistics over the replicas of a step: here one replica's share of the batch.
 
-    `_core/replicas.py` has those of several replicas.
+    `_backend/replicas.py` has those of several replicas.
     """
 
     def total(self, x: Tensor) -> Tensor:

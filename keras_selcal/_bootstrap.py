@@ -11,21 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._core.binning import (
+from keras_selcal._formulas.binning import (
     calibration_norm,
     run_sums,
     uniform_bins,
 )
-from keras_selcal._core.ranking import Ranking
-from keras_selcal._core.sample_losses import sample_losses
-from keras_selcal._core.samples import (
+from keras_selcal._formulas.ranking import Ranking
+from keras_selcal.functional.sample_losses import sample_losses
+from keras_selcal._predictions.samples import (
     Array,
     Samples,
     row_blocks,
     to_counts,
 )
-from keras_selcal._core.segments import Segments
-from keras_selcal._core.smooth import smooth_errors
+from keras_selcal._segments import Segments
+from keras_selcal.functional.smooth import smooth_errors
 
 # SmoothECE of a resample is computed on a coarser grid than the metric itself: within
 # 1e-5 of it, at a small part of the cost.

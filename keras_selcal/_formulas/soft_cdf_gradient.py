@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._core.ops import sum_by_cell
+from keras_selcal._backend.ops import sum_by_cell
 
 
 def gradient_of_scores(

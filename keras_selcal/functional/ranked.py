@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_selcal._core.ranking import Ranking
-from keras_selcal._core.sample_losses import sample_losses
-from keras_selcal._core.samples import Array, Samples
-from keras_selcal._core.segments import Segments, sizes_and_flags
+from keras_selcal._formulas.ranking import Ranking
+from keras_selcal.functional.sample_losses import sample_losses
+from keras_selcal._predictions.samples import Array, Samples
+from keras_selcal._segments import Segments, sizes_and_flags
 
 
 class Ranked(NamedTuple):

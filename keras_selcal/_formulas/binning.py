@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._core.ops import TINY
-from keras_selcal._core.samples import Array, to_counts
-from keras_selcal._core.validation import check_choice, check_count, refuse
+from keras_selcal._backend.ops import TINY
+from keras_selcal._predictions.samples import Array, to_counts
+from keras_selcal._validation import check_choice, check_count, refuse
 
 BINNINGS = ("uniform", "adaptive")
 NORMS = ("l1", "l2", "max")

@@ -11,8 +11,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.ops import Tensor, argmax, reduced_rows
-from keras_selcal._core.validation import SUM_TOLERANCE
+from keras_selcal._backend.ops import Tensor, argmax, reduced_rows
+from keras_selcal._validation import SUM_TOLERANCE
 
 # Entries of a NumPy array that stay in the cache while several passes look at them.
 _IN_CACHE = 2**18

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.host import array_module, cast, is_host, to_numpy
-from keras_selcal._core.ops import (
+from keras_selcal._backend.host import array_module, cast, is_host, to_numpy
+from keras_selcal._backend.ops import (
     Tensor,
     are_indices,
     argmax,
@@ -19,7 +19,7 @@ from keras_selcal._core.ops import (
     mask_of,
     safe_log,
 )
-from keras_selcal._core.outputs import (
+from keras_selcal._predictions.outputs import (
     Outputs,
     combined_weight,
     finite_log_p,
@@ -28,8 +28,8 @@ from keras_selcal._core.outputs import (
     rows_of_weight,
     static_shape,
 )
-from keras_selcal._core.rows import Rows, absolute_totals, near_one, summarized
-from keras_selcal._core.samples import check_values, to_floats
+from keras_selcal._backend.rows import Rows, absolute_totals, near_one, summarized
+from keras_selcal._predictions.samples import check_values, to_floats
 
 
 class cached_property:  # noqa: N801

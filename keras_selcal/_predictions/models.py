@@ -5,10 +5,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_selcal._core.data import LabelledOutputs
-from keras_selcal._core.outputs import Outputs
-from keras_selcal._core.samples import check_values
-from keras_selcal._core.validation import refuse
+from keras_selcal._predictions.data import LabelledOutputs
+from keras_selcal._predictions.outputs import Outputs
+from keras_selcal._predictions.samples import check_values
+from keras_selcal._validation import refuse
 
 _PROBABILITIES = ("softmax", "sigmoid")
 

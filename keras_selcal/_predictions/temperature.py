@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from keras_selcal._core.labelled import Labelled
+from keras_selcal._predictions.labelled import Labelled
 
 # Bounds of T. The optimum is T = 0 for data that a classifier separates, and T = ∞ for
 # data on which it is worse than chance.

@@ -10,8 +10,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_selcal._core.ops import Tensor
-from keras_selcal._core.soft_cdf import ALONE, Replicas
+from keras_selcal._backend.ops import Tensor
+from keras_selcal._formulas.soft_cdf import ALONE, Replicas
 
 
 class _Mirrored(Replicas):

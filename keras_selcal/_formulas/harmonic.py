@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_selcal._core.ops import cumsum, sum_by_cell, tie_groups
-from keras_selcal._core.soft_cdf import count_weights
+from keras_selcal._backend.ops import cumsum, sum_by_cell, tie_groups
+from keras_selcal._formulas.soft_cdf import count_weights
 
 # The recurrences below climb this many integers, where the asymptotic series hold.
 _SHIFT = 8

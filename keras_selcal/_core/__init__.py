@@ -1,1 +1,0 @@
-"""Private foundations: the only private modules that other packages import."""

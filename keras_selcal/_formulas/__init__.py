@@ -1,0 +1,1 @@
+"""Formulas that both floors need, written once: each takes `xp`."""
