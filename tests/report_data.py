@@ -3,10 +3,10 @@
 import numpy as np
 
 from keras_selcal import CalibrationReport, csf
-from keras_selcal import _bootstrap as bootstraps
 from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._predictions.samples import Samples
 from keras_selcal.functional.refinement import refined_losses
+from keras_selcal.report import bootstrap as bootstraps
 
 COVERAGES, RISKS = (0.3, 0.8, 1.0), (0.0, 0.2)
 

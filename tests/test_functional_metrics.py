@@ -12,13 +12,13 @@ from metric_data import data
 from keras_selcal import csf as csfs
 from keras_selcal import functional as F  # noqa: N812
 from keras_selcal._formulas import kernels
-from keras_selcal._predictions.batch import Batch
 from keras_selcal._formulas.binning import uniform_bins
+from keras_selcal._predictions.batch import Batch
 from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._predictions.samples import Samples
 from keras_selcal._segments import Segments, sizes_and_flags
-from keras_selcal.functional.smooth import smooth_errors
 from keras_selcal.functional import calibration
+from keras_selcal.functional.smooth import smooth_errors
 
 CSFS = ("msp", "margin", "neg_entropy")
 

@@ -6,9 +6,9 @@ from backends import numpy, one_off
 from keras import ops
 
 from keras_selcal import metrics
-from keras_selcal._formulas.binning import run_cuts, run_sums
 from keras_selcal._backend.histogram import Histogram
 from keras_selcal._backend.host import array_module
+from keras_selcal._formulas.binning import run_cuts, run_sums
 from keras_selcal._formulas.ranking import Ranking
 
 GROUPS, CELLS = 3, 1000

@@ -12,7 +12,6 @@ from scipy.special import digamma, gammaln
 
 import keras_selcal
 from keras_selcal._backend.host import by_numpy
-from keras_selcal._formulas.kernels import lgamma1p
 from keras_selcal._backend.ops import (
     cumsum,
     matmul,
@@ -21,6 +20,7 @@ from keras_selcal._backend.ops import (
     tie_groups,
     top_two,
 )
+from keras_selcal._formulas.kernels import lgamma1p
 
 
 def test_lgamma1p_against_scipy():

@@ -11,8 +11,8 @@ from keras import ops
 from report_data import COVERAGES, RISKS, data, report_of, resampled
 
 from keras_selcal import CalibrationReport, functional
-from keras_selcal import _bootstrap as bootstraps
 from keras_selcal.metric_table import METRICS
+from keras_selcal.report import bootstrap as bootstraps
 
 pytestmark = pytest.mark.backend_free
 RANKED = ("aurc", "excess_aurc", "augrc", "failure_auroc")

@@ -8,7 +8,7 @@ import pytest
 from report_data import data, report_of
 
 from keras_selcal import CalibrationReport, functional
-from keras_selcal import _bootstrap as bootstraps
+from keras_selcal.report import bootstrap as bootstraps
 
 pytestmark = pytest.mark.backend_free
 

@@ -9,7 +9,7 @@ from keras import ops
 from report_data import RISKS, data, report_of, resampled
 
 from keras_selcal import CalibrationReport
-from keras_selcal import _bootstrap as bootstraps
+from keras_selcal.report import bootstrap as bootstraps
 
 pytestmark = pytest.mark.backend_free
 

@@ -12,8 +12,8 @@ from keras import ops
 
 from keras_selcal._backend.host import array_module, cast
 from keras_selcal._backend.ops import TINY, Tensor, cumsum
-from keras_selcal._formulas.ranking import ROUNDED, at_most
 from keras_selcal._backend.sums import value_upto, walks
+from keras_selcal._formulas.ranking import ROUNDED, at_most
 
 # Cells that are added up at a time: rows of 32 numbers take less time than pairs.
 _STEP = 16

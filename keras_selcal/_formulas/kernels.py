@@ -9,9 +9,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._predictions.batch import Batch
 from keras_selcal._backend.ops import Tensor, as_float, matmul, safe_log, segment_sum
 from keras_selcal._formulas.soft_cdf import count_weights
+from keras_selcal._predictions.batch import Batch
 from keras_selcal._validation import (
     check_count,
     check_number,

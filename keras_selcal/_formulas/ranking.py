@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_selcal._formulas.harmonic import harmonic_difference
 from keras_selcal._backend.ops import TINY, cumsum, sums_after
+from keras_selcal._formulas.harmonic import harmonic_difference
 
 # Shares of a hair: r·mass may round to just below a loss that equals it. Weights that
 # are sums of float32 have been rounded before.

@@ -19,6 +19,7 @@ from keras_selcal._backend.ops import (
     mask_of,
     safe_log,
 )
+from keras_selcal._backend.rows import Rows, absolute_totals, near_one, summarized
 from keras_selcal._predictions.outputs import (
     Outputs,
     combined_weight,
@@ -28,7 +29,6 @@ from keras_selcal._predictions.outputs import (
     rows_of_weight,
     static_shape,
 )
-from keras_selcal._backend.rows import Rows, absolute_totals, near_one, summarized
 from keras_selcal._predictions.samples import check_values, to_floats
 
 

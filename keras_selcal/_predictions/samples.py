@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keras_selcal._backend.host import to_numpy
-from keras_selcal._predictions.outputs import Outputs, broadcast_weight, finite_log_p
 from keras_selcal._backend.rows import FEW_COLUMNS, entries_at, largest_in_columns
+from keras_selcal._predictions.outputs import Outputs, broadcast_weight, finite_log_p
 from keras_selcal._validation import (
     check_labels,
     check_logits,

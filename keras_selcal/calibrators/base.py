@@ -15,11 +15,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._predictions.data import LabelledData, LabelledOutputs
 from keras_selcal._backend.host import is_host
+from keras_selcal._backend.ops import TINY, Tensor, as_float
+from keras_selcal._predictions.data import LabelledData, LabelledOutputs
 from keras_selcal._predictions.labelled import Labelled, gather, host_outputs
 from keras_selcal._predictions.models import append_layer, gives_logits
-from keras_selcal._backend.ops import TINY, Tensor, as_float
 from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._validation import SUM_TOLERANCE, refuse
 from keras_selcal.calibrators._parameters import (

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_selcal._predictions.labelled import Labelled
 from keras_selcal._backend.ops import Tensor
+from keras_selcal._predictions.labelled import Labelled
 from keras_selcal._saving import serializable
 from keras_selcal._validation import check_choice, check_number, refuse
 from keras_selcal.calibrators._affine import AffineCalibrator, Penalty, log_softmax

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops
 
+from keras_selcal._backend.ops import Tensor, as_float
 from keras_selcal._extras import require
 from keras_selcal._predictions.labelled import Labelled, gather
-from keras_selcal._backend.ops import Tensor, as_float
-from keras_selcal._saving import serializable
 from keras_selcal._predictions.temperature import nll_temperature
+from keras_selcal._saving import serializable
 from keras_selcal._validation import check_count, check_number, refuse
 from keras_selcal.calibrators._affine import log_softmax
 from keras_selcal.calibrators._parameters import Parameters, to_tensors

@@ -7,8 +7,8 @@ import numpy as np
 from keras import ops
 
 from keras_selcal._predictions.labelled import Labelled
-from keras_selcal._saving import serializable
 from keras_selcal._predictions.temperature import nll_temperature
+from keras_selcal._saving import serializable
 from keras_selcal.calibrators._affine import AffineCalibrator, Penalty, log_softmax
 from keras_selcal.calibrators._parameters import Parameters
 

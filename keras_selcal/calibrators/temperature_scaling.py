@@ -6,10 +6,14 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_selcal._predictions.labelled import Labelled
 from keras_selcal._backend.ops import Tensor
+from keras_selcal._predictions.labelled import Labelled
+from keras_selcal._predictions.temperature import (
+    below_top_of,
+    nll_temperature,
+    small_blocks,
+)
 from keras_selcal._saving import serializable
-from keras_selcal._predictions.temperature import below_top_of, nll_temperature, small_blocks
 from keras_selcal._validation import check_choice
 from keras_selcal.calibrators._parameters import Parameters
 from keras_selcal.calibrators.base import Calibrator

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from keras_selcal._predictions.labelled import Labelled
-from keras_selcal._saving import serializable
 from keras_selcal._predictions.temperature import nll_temperature
+from keras_selcal._saving import serializable
 from keras_selcal.calibrators._affine import Affine, AffineCalibrator, Penalty
 from keras_selcal.calibrators._parameters import Parameters
 

@@ -11,7 +11,11 @@ import numpy as np
 from keras import ops
 
 from keras_selcal._predictions.data import LabelledData, LabelledOutputs
-from keras_selcal._predictions.models import append_layer, check_extensible, check_outputs
+from keras_selcal._predictions.models import (
+    append_layer,
+    check_extensible,
+    check_outputs,
+)
 from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._validation import refuse
 from keras_selcal._writing import replacing

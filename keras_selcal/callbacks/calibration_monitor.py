@@ -12,8 +12,8 @@ import keras
 import numpy as np
 
 from keras_selcal import csf as csfs
-from keras_selcal._predictions.data import LabelledData, LabelledOutputs
 from keras_selcal._extras import require
+from keras_selcal._predictions.data import LabelledData, LabelledOutputs
 from keras_selcal._predictions.models import check_outputs, gives_logits
 from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._predictions.samples import Samples

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_selcal._bootstrap import resample_counts
 from keras_selcal._formulas.ranking import Ranking
 from keras_selcal._predictions.samples import Array, Samples, to_counts
+from keras_selcal._resampling import resample_counts
 from keras_selcal._segments import Segments
 from keras_selcal._validation import refuse
 from keras_selcal.csf.logits import MaxLogitPNorm, energy, max_logit

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_selcal._backend.host import to_numpy
 from keras_selcal._formulas.binning import (
     NORMS,
     adaptive_sums,
@@ -13,7 +14,6 @@ from keras_selcal._formulas.binning import (
     check_kind,
     uniform_bins,
 )
-from keras_selcal._backend.host import to_numpy
 from keras_selcal._predictions.samples import (
     MOST_ENTRIES,
     Array,

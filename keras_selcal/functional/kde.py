@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_selcal._backend.ops import mask_of
 from keras_selcal._formulas import kernels
-from keras_selcal._predictions.batch import Batch
 from keras_selcal._formulas.kernels import (
     KINDS,
     KernelEstimate,
     check_bandwidth,
     check_size,
 )
-from keras_selcal._backend.ops import mask_of
+from keras_selcal._predictions.batch import Batch
 from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._predictions.samples import Samples
 from keras_selcal._validation import check_choice, check_count, refuse

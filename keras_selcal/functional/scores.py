@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_selcal._formulas.binning import calibration_norm, check_binning
-from keras_selcal.functional.sample_losses import sample_losses
 from keras_selcal._predictions.samples import Samples
 from keras_selcal.functional.calibration import class_sums
+from keras_selcal.functional.sample_losses import sample_losses
 
 
 def brier(

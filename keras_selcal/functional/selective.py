@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from keras_selcal import csf as csfs
-from keras_selcal.functional.ranked import Ranked, mean_over_labels
 from keras_selcal._validation import check_number
+from keras_selcal.functional.ranked import Ranked, mean_over_labels
 
 
 def aurc(

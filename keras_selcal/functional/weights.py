@@ -5,9 +5,9 @@ from typing import Any
 
 from keras import ops
 
-from keras_selcal._formulas.harmonic import ESTIMATORS, rank_weights
 from keras_selcal._backend.host import by_numpy
 from keras_selcal._backend.ops import Tensor, as_float
+from keras_selcal._formulas.harmonic import ESTIMATORS, rank_weights
 from keras_selcal._formulas.soft_cdf import (
     THROUGH,
     as_row,

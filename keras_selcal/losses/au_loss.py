@@ -8,10 +8,8 @@ import numpy as np
 from keras import ops
 
 from keras_selcal import csf as csf_module
-from keras_selcal._predictions.batch import Batch
 from keras_selcal._backend.ops import Tensor
 from keras_selcal._backend.replicas import replicas
-from keras_selcal._saving import serializable
 from keras_selcal._formulas.soft_cdf import (
     ALONE,
     THROUGH,
@@ -19,6 +17,8 @@ from keras_selcal._formulas.soft_cdf import (
     check_region,
     region_weights,
 )
+from keras_selcal._predictions.batch import Batch
+from keras_selcal._saving import serializable
 from keras_selcal._validation import check_choice, check_number, refuse
 from keras_selcal.losses.base import ReweightedLoss
 

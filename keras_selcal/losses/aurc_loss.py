@@ -5,10 +5,10 @@ from typing import Any
 from keras import ops
 
 from keras_selcal import csf as csf_module
-from keras_selcal._predictions.batch import Batch
-from keras_selcal._formulas.harmonic import ESTIMATORS, rank_weights
 from keras_selcal._backend.host import by_numpy
 from keras_selcal._backend.ops import Tensor
+from keras_selcal._formulas.harmonic import ESTIMATORS, rank_weights
+from keras_selcal._predictions.batch import Batch
 from keras_selcal._saving import serializable
 from keras_selcal._validation import check_choice
 from keras_selcal.losses.base import ReweightedLoss

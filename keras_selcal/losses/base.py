@@ -5,8 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_selcal._predictions.batch import Batch
 from keras_selcal._backend.ops import Tensor, unconverted
+from keras_selcal._predictions.batch import Batch
 from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._saving import deserialize_if_config, serialize_callable
 from keras_selcal._validation import check_number, refuse

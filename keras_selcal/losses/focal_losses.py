@@ -5,8 +5,14 @@ from typing import Any
 
 from keras import ops
 
+from keras_selcal._backend.ops import (
+    Tensor,
+    largest,
+    largest_log_p,
+    safe_power,
+    top_two,
+)
 from keras_selcal._predictions.batch import Batch
-from keras_selcal._backend.ops import Tensor, largest, largest_log_p, safe_power, top_two
 from keras_selcal._saving import serializable
 from keras_selcal._validation import check_choice, check_number
 from keras_selcal.losses.base import ReweightedLoss

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from keras_selcal._predictions.batch import Batch
+from keras_selcal._backend.ops import Tensor
 from keras_selcal._formulas.kernels import (
     KINDS,
     check_bandwidth,
     check_size,
     kde_calibration_errors,
 )
-from keras_selcal._backend.ops import Tensor
+from keras_selcal._predictions.batch import Batch
 from keras_selcal._saving import serializable
 from keras_selcal._validation import check_choice, check_count, check_number
 from keras_selcal.losses.base import ClassificationLoss, crossentropy

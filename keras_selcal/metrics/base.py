@@ -9,7 +9,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._predictions.batch import Batch
 from keras_selcal._backend.host import (
     array_module,
     cast,
@@ -18,8 +17,9 @@ from keras_selcal._backend.host import (
     on_host,
 )
 from keras_selcal._backend.ops import Tensor, segment_sum, unconverted
-from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._backend.sums import add_in_loop, add_to_cells, add_to_sums
+from keras_selcal._predictions.batch import Batch
+from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._validation import check_count, refuse
 
 # Rows, and entries of predictions, that are looked at at a time: temporary arrays stay

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 from keras.backend import backend
 
-from keras_selcal._predictions.batch import Batch
 from keras_selcal._backend.host import array_module, cast
 from keras_selcal._backend.ops import TINY, Tensor
+from keras_selcal._predictions.batch import Batch
 from keras_selcal._saving import serializable
 from keras_selcal.losses.base import brier
 from keras_selcal.metrics.base import ClassificationMetric

@@ -7,7 +7,9 @@ from keras import ops
 from keras.backend import backend, standardize_dtype
 
 from keras_selcal import csf as csfs
-from keras_selcal._predictions.batch import Batch
+from keras_selcal._backend.histogram import Histogram
+from keras_selcal._backend.host import array_module, cast
+from keras_selcal._backend.ops import Tensor, safe_log
 from keras_selcal._formulas.binning import (
     KINDS,
     NORMS,
@@ -18,9 +20,7 @@ from keras_selcal._formulas.binning import (
     uniform_bins,
     uniform_edges,
 )
-from keras_selcal._backend.histogram import Histogram
-from keras_selcal._backend.host import array_module, cast
-from keras_selcal._backend.ops import Tensor, safe_log
+from keras_selcal._predictions.batch import Batch
 from keras_selcal._saving import serializable
 from keras_selcal._validation import check_choice, check_count, refuse
 from keras_selcal.metrics.base import MOST_CELLS, ClassificationMetric

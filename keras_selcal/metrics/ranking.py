@@ -3,10 +3,10 @@
 from typing import Any
 
 from keras_selcal import csf as csfs
-from keras_selcal._predictions.batch import Batch
 from keras_selcal._backend.host import array_module, cast
 from keras_selcal._backend.ops import TINY, Tensor
 from keras_selcal._formulas.ranking import ROUNDED, Ranking
+from keras_selcal._predictions.batch import Batch
 from keras_selcal._validation import check_count
 from keras_selcal.csf.score import squash
 from keras_selcal.metrics.base import MOST_CELLS, ClassificationMetric

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from keras_selcal._predictions.batch import Batch
 from keras_selcal._backend.histogram import Histogram
 from keras_selcal._backend.host import cast
 from keras_selcal._backend.ops import TINY, Tensor, may_loop
 from keras_selcal._formulas.ranking import Ranking
+from keras_selcal._predictions.batch import Batch
 from keras_selcal._saving import serializable
 from keras_selcal._validation import check_number
 from keras_selcal.metrics.ranking import RankingMetric, ranking_of, rescaled

@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 import numpy as np
 from keras import ops
 
-from keras_selcal._predictions.batch import Batch
 from keras_selcal._backend.host import array_module, cast
 from keras_selcal._backend.ops import Tensor, unconverted
-from keras_selcal._predictions.outputs import broadcast_weight
 from keras_selcal._formulas.ranking import ROUNDED, Ranking
+from keras_selcal._predictions.batch import Batch
+from keras_selcal._predictions.outputs import broadcast_weight
 from keras_selcal._saving import serializable
 from keras_selcal._validation import check_choice, check_number, refuse
 from keras_selcal.functional.unknown import check_share, unknown_weight

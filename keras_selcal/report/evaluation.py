@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_selcal import csf as csfs
-from keras_selcal._bootstrap import Resampled, resample_counts
-from keras_selcal.functional.reliability_bins import ReliabilityBins, reliability_bins
 from keras_selcal._predictions.samples import Array, Samples
+from keras_selcal._resampling import resample_counts
 from keras_selcal._validation import check_count, check_number, refuse
 from keras_selcal.functional.calibration import class_sums
 from keras_selcal.functional.refinement import refined_losses
+from keras_selcal.functional.reliability_bins import ReliabilityBins, reliability_bins
 from keras_selcal.metric_table import METRICS, MetricRow
+from keras_selcal.report.bootstrap import Resampled
 from keras_selcal.report.statistics import percentile_ends
 from keras_selcal.report.tables import MetricTable
 from keras_selcal.report.unknown import ROWS, UnknownInputs

@@ -8,9 +8,9 @@ import numpy as np
 
 from keras_selcal import calibrators
 from keras_selcal._formulas.binning import uniform_bins
-from keras_selcal._bootstrap import resample_counts
-from keras_selcal.functional.sample_losses import sample_losses
 from keras_selcal._predictions.samples import Array, Samples, to_counts
+from keras_selcal._resampling import resample_counts
+from keras_selcal.functional.sample_losses import sample_losses
 from keras_selcal.report.evaluation import Evaluation, Interval
 from keras_selcal.report.statistics import percentile_ends
 

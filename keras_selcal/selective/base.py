@@ -8,15 +8,15 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_selcal._backend.host import to_numpy
+from keras_selcal._backend.ops import Tensor
 from keras_selcal._predictions.data import (
     LabelledData,
     LabelledOutputs,
     check_order,
     predict_masked,
 )
-from keras_selcal._backend.host import to_numpy
 from keras_selcal._predictions.models import append_layer, gives_logits
-from keras_selcal._backend.ops import Tensor
 from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._saving import deserialize_if_config
 from keras_selcal._validation import refuse

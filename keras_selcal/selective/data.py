@@ -9,8 +9,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_selcal._predictions.data import LabelledOutputs
 from keras_selcal._backend.host import to_numpy
+from keras_selcal._predictions.data import LabelledOutputs
 from keras_selcal._predictions.models import check_outputs
 from keras_selcal._predictions.outputs import Outputs, broadcast_weight
 from keras_selcal._predictions.samples import Array, to_floats

@@ -6,7 +6,7 @@ are computed once. A metric is then a few sums over counts, for a block of rows 
 time.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ from keras_selcal._formulas.binning import (
     uniform_bins,
 )
 from keras_selcal._formulas.ranking import Ranking
-from keras_selcal.functional.sample_losses import sample_losses
 from keras_selcal._predictions.samples import (
     Array,
     Samples,
@@ -25,6 +24,7 @@ from keras_selcal._predictions.samples import (
     to_counts,
 )
 from keras_selcal._segments import Segments
+from keras_selcal.functional.sample_losses import sample_losses
 from keras_selcal.functional.smooth import smooth_errors
 
 # SmoothECE of a resample is computed on a coarser grid than the metric itself: within
@@ -32,29 +32,8 @@ from keras_selcal.functional.smooth import smooth_errors
 _SMOOTH_STEPS = 2**11
 _SMOOTH_ROUNDS = 10
 
-# Counts that are held at a time: 1 MB, so that temporary arrays stay in cache.
-_MOST_COUNTS = 2**17
-
 # Up to this number of sums, a plain loop is as fast as a matrix product.
 _FEW_SUMS = 100
-
-
-def resample_counts(
-    n: int, num_resamples: int, seed: int, num_labels: int = 1
-) -> Iterator[Array]:
-    """Yields how often each of n samples is drawn, in blocks of resamples, (rows, n).
-
-    Each resample draws n times with replacement. The same arguments give the same
-    counts, so that two models on the same samples can be compared in pairs. Blocks are
-    smaller for samples of several labels.
-    """
-    rng = np.random.default_rng(seed)
-    step = max(1, _MOST_COUNTS // max(n * num_labels, 2 * _SMOOTH_STEPS))
-    for start in range(0, num_resamples, step):
-        rows = min(step, num_resamples - start)
-        drawn = rng.integers(n, size=(rows, n))
-        drawn += np.arange(0, rows * n, n)[:, None]
-        yield np.bincount(drawn.reshape(-1), minlength=rows * n).reshape(rows, n)
 
 
 class Resampled:

@@ -1,0 +1,30 @@
+"""Bootstrap resamples of a data set, as counts of its samples."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from keras_selcal._predictions.samples import Array
+
+# Counts that are held at a time: 1 MB, so that temporary arrays stay in cache.
+_MOST_COUNTS = 2**17
+# Metrics of a resample hold at least so many numbers.
+_FEWEST = 2**12
+
+
+def resample_counts(
+    n: int, num_resamples: int, seed: int, num_labels: int = 1
+) -> Iterator[Array]:
+    """Yields how often each of n samples is drawn, in blocks of resamples, (rows, n).
+
+    Each resample draws n times with replacement. The same arguments give the same
+    counts, so that two models on the same samples can be compared in pairs. Blocks are
+    smaller for samples of several labels.
+    """
+    rng = np.random.default_rng(seed)
+    step = max(1, _MOST_COUNTS // max(n * num_labels, _FEWEST))
+    for start in range(0, num_resamples, step):
+        rows = min(step, num_resamples - start)
+        drawn = rng.integers(n, size=(rows, n))
+        drawn += np.arange(0, rows * n, n)[:, None]
+        yield np.bincount(drawn.reshape(-1), minlength=rows * n).reshape(rows, n)
