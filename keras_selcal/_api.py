@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from keras_selcal.callbacks import (
         CalibrateAtEnd,
         CalibrationMonitor,
-        LossSchedule,
     )
     from keras_selcal.conformal import ConformalClassifier
     from keras_selcal.losses import (
@@ -46,17 +45,12 @@ if TYPE_CHECKING:
     from keras_selcal.metrics import (
         AUGRC,
         AURC,
-        OODAUPR,
-        OODAUROC,
-        SCODAUGRC,
-        SCODAURC,
         BrierScore,
         ClasswiseCalibrationError,
         CoverageAtRisk,
         ExcessAURC,
         ExpectedCalibrationError,
         FailureAUROC,
-        FPRAtTPR,
         RiskAtCoverage,
     )
     from keras_selcal.report import CalibrationReport
@@ -65,10 +59,6 @@ if TYPE_CHECKING:
 __all__ = [
     "AUGRC",
     "AURC",
-    "OODAUPR",
-    "OODAUROC",
-    "SCODAUGRC",
-    "SCODAURC",
     "AULoss",
     "AURCLoss",
     "BrierScore",
@@ -82,14 +72,12 @@ __all__ = [
     "DualFocalLoss",
     "ExcessAURC",
     "ExpectedCalibrationError",
-    "FPRAtTPR",
     "FailureAUROC",
     "FocalLoss",
     "HistogramBinning",
     "InverseFocalLoss",
     "IsotonicCalibration",
     "KDECrossentropy",
-    "LossSchedule",
     "MetaAcc",
     "MetaMis",
     "ReweightedLoss",

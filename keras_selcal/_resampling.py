@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from keras_selcal._predictions.samples import Array
+from keras_selcal._arrays import Array
 
 # Counts that are held at a time: 1 MB, so that temporary arrays stay in cache.
 _MOST_COUNTS = 2**17

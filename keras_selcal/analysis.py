@@ -8,11 +8,11 @@ import numpy as np
 from keras import ops
 
 from keras_selcal import losses as library
-from keras_selcal._backend.host import to_numpy
+from keras_selcal._arrays import Array, to_numpy
 from keras_selcal._backend.ops import Tensor, gradient
 from keras_selcal._predictions.batch import Batch
 from keras_selcal._predictions.outputs import Outputs
-from keras_selcal._predictions.samples import Array, Samples
+from keras_selcal._predictions.samples import Samples
 from keras_selcal._validation import (
     check_choice,
     check_count,

@@ -19,9 +19,9 @@ import numpy as np
 from keras import ops
 
 from keras_selcal import csf as csfs
-from keras_selcal._backend.ops import TINY, Tensor
+from keras_selcal._arrays import Array, Tensor, to_numbers
+from keras_selcal._formulas.functions import TINY
 from keras_selcal._predictions.outputs import Outputs
-from keras_selcal._predictions.samples import Array, to_numbers
 from keras_selcal._saving import serializable
 from keras_selcal._validation import (
     check_count,
@@ -113,7 +113,7 @@ def mean_probabilities(stack: Any, *, from_logits: bool = False) -> Array:
     [[0.7, 0.3]]
     """
     p, shape = _members(stack, from_logits)
-    return np.asarray(Outputs().restored(p.mean(axis=0), shape))
+    return np.asarray(Outputs().restored(p.mean(axis=0), np, shape))
 
 
 def scores(stack: Any, csf: Any = "msp", *, from_logits: bool = False) -> Array:

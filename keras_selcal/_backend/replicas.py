@@ -4,58 +4,59 @@ All communication between replicas is in this module. JAX needs none, because
 `keras.distribution` compiles one program for the global batch.
 """
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import keras
 from keras import ops
 
-from keras_selcal._backend.ops import Tensor
-from keras_selcal._formulas.soft_cdf import ALONE, Replicas
+from keras_selcal._arrays import Tensor
+from keras_selcal._formulas.soft_cdf import ALONE, Alone
 
 
-class _Mirrored(Replicas):
+class _Mirrored(Alone):
     """The replicas of a `tf.distribute` strategy."""
 
     def __init__(self, context: Any, reduce_sum: Any) -> None:
         self.context, self.reduce_sum = context, reduce_sum
 
-    def total(self, x: Tensor) -> Tensor:
-        return self.differentiable_total(ops.stop_gradient(x))
+    def gather(self, x: Tensor) -> Tensor:
+        return self.context.all_gather(ops.stop_gradient(x), axis=1)
 
-    def differentiable_total(self, x: Tensor) -> Tensor:
+    def total(self, x: Tensor) -> Tensor:
         return self.context.all_reduce(self.reduce_sum, x)
 
-    def largest(self, x: Tensor) -> Tensor:
-        # tf.distribute reduces only by sum and mean.
-        x = ops.expand_dims(ops.stop_gradient(x), 0)
-        return ops.amax(self.context.all_gather(x, axis=0), axis=0)
 
-
-class _Processes(Replicas):
+class _Processes(Alone):
     """The processes of `torch.distributed`."""
 
     def __init__(self, distributed: Any) -> None:
         self.distributed = distributed
 
-    def total(self, x: Tensor) -> Tensor:
-        return self._reduced(x, self.distributed.ReduceOp.SUM)
+    def gather(self, x: Tensor) -> Tensor:
+        import torch
 
-    def differentiable_total(self, x: Tensor) -> Tensor:
+        x = x.detach()
+        world = self.distributed.get_world_size()
+        size = torch.tensor([x.shape[1]], device=x.device)
+        sizes = [torch.empty_like(size) for _ in range(world)]
+        self.distributed.all_gather(sizes, size)
+        # Processes may hold short batches, and exchange tensors of one shape only.
+        lengths = [int(each) for each in sizes]
+        padded = x.new_zeros((x.shape[0], max(lengths)))
+        padded[:, : x.shape[1]] = x
+        parts = [torch.empty_like(padded) for _ in range(world)]
+        self.distributed.all_gather(parts, padded)
+        return torch.cat(
+            [part[:, :n] for part, n in zip(parts, lengths, strict=True)], dim=1
+        )
+
+    def total(self, x: Tensor) -> Tensor:
         from torch.distributed.nn.functional import all_reduce
 
         return all_reduce(x)
 
-    def largest(self, x: Tensor) -> Tensor:
-        return self._reduced(x, self.distributed.ReduceOp.MAX)
 
-    def _reduced(self, x: Tensor, operation: Any) -> Tensor:
-        x = x.detach().clone()
-        self.distributed.all_reduce(x, operation)
-        return x
-
-
-def replicas() -> Replicas:
+def replicas() -> Alone:
     """Returns all replicas of this step."""
     backend = keras.backend.backend()
     if backend == "tensorflow":
@@ -70,9 +71,3 @@ def replicas() -> Replicas:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             return _Processes(torch.distributed)
     return ALONE
-
-
-def everywhere(model: keras.Model) -> AbstractContextManager[Any]:
-    """Returns the scope that creates a variable on each replica of a model."""
-    strategy = getattr(model, "distribute_strategy", None)
-    return nullcontext() if strategy is None else strategy.scope()

@@ -8,8 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._backend.ops import TINY
-from keras_selcal._predictions.samples import Array, to_counts
+from keras_selcal._arrays import Array
+from keras_selcal._formulas.counts import count_weights
+from keras_selcal._formulas.functions import (
+    TINY,
+    at_least,
+    at_most,
+    cast,
+    where_positive,
+    zero_unless,
+)
 from keras_selcal._validation import check_choice, check_count, refuse
 
 BINNINGS = ("uniform", "adaptive")
@@ -39,38 +47,32 @@ def check_kind(kind: Any, num_classes: int) -> None:
         refuse("kind", kind, f'"top_label" for k={num_classes} classes')
 
 
-def uniform_edges(num_bins: int, dtype: Any) -> Array:
-    """Returns 0, 1/M … 1, rounded to `dtype` so that p = j/M lies on an edge."""
-    return (np.arange(num_bins + 1) / num_bins).astype(dtype)
+def uniform_bins(p: Any, num_bins: int, xp: Any, *, left_closed: bool = False) -> Any:
+    """Returns the index of each p among M equal bins (a, b], the first one closed, as
+    a float; 0 for NaN.
 
-
-def uniform_bins(p: Array, num_bins: int, left_closed: bool = False) -> Array:
-    """Returns the index of each p among M equal bins (a, b], the first one closed.
-
-    `left_closed` makes them [a, b), the last one closed.
+    `left_closed` makes them [a, b), the last one closed. The edges j/M are rounded to
+    the dtype of p: p = j/M lies on an edge.
     """
-    edges, last = uniform_edges(num_bins, p.dtype), num_bins - 1
-    with np.errstate(invalid="ignore"):
-        position = p * p.dtype.type(num_bins)
-        # Two steps: `np.clip` takes many times as long for a few integers.
-        index = np.maximum(position.astype(np.intp), 0)
-        np.minimum(index, last, out=index)
-        # p·M is the bin, except near an edge (or for NaN), where rounding may be off.
-        nearest = np.rint(position)
-        position -= nearest
-        np.abs(position, out=position)
-        slack = 4 * num_bins * np.finfo(p.dtype).eps
-        near = np.flatnonzero(~(position > slack) & (nearest != 0))
-    flat = index.reshape(-1)
-    p, at = p.reshape(-1)[near], flat[near]
-    low, high = edges[at], edges[at + 1]
+    p = zero_unless(p >= 0.0, p, xp)
+    # p·M is the bin, except for rounding near an edge.
+    index = xp.floor(p * num_bins)
+    low, high = index / num_bins, (index + 1) / num_bins
     if left_closed:
-        at += (p >= high).astype(np.intp) - (p < low)
+        index = index + _one_if(p >= high, p, xp) - _one_if(p < low, p, xp)
     else:
-        at += (p > high).astype(np.intp) - (p <= low)
-    flat[near] = np.minimum(np.maximum(at, 0), last)
-    # Not `index`: the flat array is a copy where p is not in C order.
-    return flat.reshape(index.shape)
+        index = index + _one_if(p > high, p, xp) - _one_if(p <= low, p, xp)
+    return at_most(at_least(index, 0.0, xp), num_bins - 1.0, xp)
+
+
+def _one_if(condition: Any, like: Any, xp: Any) -> Any:
+    return cast(condition, like.dtype, xp)
+
+
+def uniform_index(p: Array, num_bins: int, *, left_closed: bool = False) -> Array:
+    """Returns `uniform_bins` of an array as integers."""
+    bins = uniform_bins(p, num_bins, np, left_closed=left_closed)
+    return np.asarray(bins).astype(np.intp)
 
 
 def run_cuts(n: Any, num_bins: int, xp: Any) -> Any:
@@ -78,9 +80,7 @@ def run_cuts(n: Any, num_bins: int, xp: Any) -> Any:
 
     The first n mod M runs have ⌈n/M⌉ positions, the others ⌊n/M⌋.
     """
-    j = np.arange(num_bins + 1.0)
-    if xp is not np:
-        j = xp.convert_to_tensor(j, dtype=n.dtype)
+    j = xp.arange(num_bins + 1, dtype=n.dtype)
     least = xp.floor(n / num_bins)
     return j * least + xp.minimum(j, n - num_bins * least)
 
@@ -152,11 +152,11 @@ def bin_sums(
         gap[index < 0] = 0.0
         index = np.maximum(index, 0)
     elif binning == "adaptive":
-        count = to_counts(weight, len(p))
+        count = count_weights(gap, weight, np)
         sums = adaptive_sums(p[None], (gap * count)[None], count, num_bins)
         return sums[0][0], sums[1][0]
     else:
-        index = uniform_bins(p, num_bins, binning_rule == "left_closed")
+        index = uniform_index(p, num_bins, left_closed=binning_rule == "left_closed")
     if weight is not None:
         gap = gap * weight
     return (
@@ -176,10 +176,10 @@ def calibration_norm(gap: Any, mass: Any, norm: str, xp: Any) -> Any:
 
     with g_b the gap and m_b the mass of a bin, n = Σ m_b; empty bins do not count.
     """
-    n = xp.maximum(xp.sum(mass, axis=-1), TINY)
+    n = at_least(xp.sum(mass, axis=-1), TINY, xp)
     if norm == "l1":
         return xp.sum(xp.abs(gap), axis=-1) / n
-    mean = gap / xp.where(mass > 0, mass, 1.0)
+    mean = gap / where_positive(mass > 0, mass, xp)
     if norm == "l2":
         return xp.sqrt(xp.sum(mass * mean**2, axis=-1) / n)
     # Not every backend's max propagates NaN; 0 times the sum does.

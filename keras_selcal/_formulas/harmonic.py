@@ -1,12 +1,16 @@
-"""Weights of ranks in the area under the risk-coverage curve (AURC)."""
+"""Harmonic numbers: the weights α of ranks in the AURC."""
 
 from typing import Any
 
-import numpy as np
-from keras import ops
-
-from keras_selcal._backend.ops import cumsum, sum_by_cell, tie_groups
-from keras_selcal._formulas.soft_cdf import count_weights
+from keras_selcal._formulas.counts import count_weights
+from keras_selcal._formulas.functions import (
+    at_least,
+    cast,
+    constant,
+    still,
+    sum_by_cell,
+    where_positive,
+)
 
 # The recurrences below climb this many integers, where the asymptotic series hold.
 _SHIFT = 8
@@ -34,28 +38,23 @@ def harmonic_difference(m: Any, r: Any, xp: Any) -> Any:
     return difference
 
 
-def mean_harmonic(n: Any, before: Any, upto: Any, xp: Any = ops) -> Any:
-    """Returns the mean of H_n − H_{n−r} over the ranks r in (before, upto].
-
-    `xp` is `keras.ops`, or NumPy for NumPy arrays.
-    """
+def mean_harmonic(n: Any, before: Any, upto: Any, xp: Any) -> Any:
+    """Returns the mean of H_n − H_{n−r} over the ranks r in (before, upto]."""
     # Σ_{r ≤ R} (H_n − H_{n−r}) = R − (n − R)(H_n − H_{n−R}).
-    width = xp.where(upto > before, upto - before, 1.0)
+    width = where_positive(upto > before, upto - before, xp)
     # At least 0: above 2²⁴, sums in float32 are rounded.
-    left = xp.maximum(n - upto, 0.0)
+    left = at_least(n - upto, 0.0, xp)
     single = harmonic_difference(left, n - left, xp)
-    if xp is np and (width == 1.0).all():
-        return single
     spread = harmonic_difference(left, n - before - left, xp)
     mean = harmonic_difference(n - before, before, xp) + 1.0 - left / width * spread
     return xp.where(width == 1.0, single, mean)
 
 
-def mean_log(n: Any, before: Any, upto: Any, xp: Any = ops) -> Any:
+def mean_log(n: Any, before: Any, upto: Any, xp: Any) -> Any:
     """Returns the mean of −ln(1 − r/(n + 1)) over the ranks r in (before, upto]."""
     # Σ ln j over n − upto < j ≤ n − before, by the difference of Stirling's series.
-    width = xp.where(upto > before, upto - before, 1.0)
-    left = xp.maximum(n - upto, 0.0)
+    width = where_positive(upto > before, upto - before, xp)
+    left = at_least(n - upto, 0.0, xp)
     low = left + (_SHIFT + 1)
     high = low + width
 
@@ -74,19 +73,30 @@ def mean_log(n: Any, before: Any, upto: Any, xp: Any = ops) -> Any:
 ESTIMATORS = {"harmonic": mean_harmonic, "log": mean_log}
 
 
+def tie_groups(x: Any, xp: Any) -> Any:
+    """Returns numbers of the groups of equal values of each row, (rows, n), as floats:
+    the larger the value, the larger the number.
+    """
+    order = xp.argsort(x, axis=-1)
+    ranked = xp.take_along_axis(x, order, axis=-1)
+    previous = xp.concatenate([ranked[:, :1], ranked[:, :-1]], axis=-1)
+    group = xp.cumsum(cast(ranked != previous, x.dtype, xp), axis=-1)
+    # The order of the order undoes the sort.
+    return xp.take_along_axis(group, xp.argsort(order, axis=-1), axis=-1)
+
+
 def rank_weights(
-    scores: Any, sample_weight: Any | None, estimator: str, xp: Any = ops
+    scores: Any, sample_weight: Any | None, estimator: str, xp: Any
 ) -> Any:
     """Returns the weights α of `functional.aurc_weights`; each row of the scores,
-    (rows, n), is ranked separately.
-
-    The scores carry no gradient. `xp` is `keras.ops`, or NumPy for NumPy arrays.
+    (rows, n), is ranked separately. They carry no gradient.
     """
+    scores = still(scores, xp)
     # NaN, which is unequal to itself, would be a group of its own each time.
-    scores = xp.where(xp.isnan(scores), -1e38, scores)
-    count = count_weights(scores, sample_weight, xp=xp)
-    group = tie_groups(scores, xp)
-    size = sum_by_cell(count, group, xp.shape(scores)[1], xp)
-    upto = np.cumsum(size, axis=-1) if xp is np else cumsum(size)
+    scores = xp.where(xp.isnan(scores), constant(-1e38, scores, xp), scores)
+    count = count_weights(scores, sample_weight, xp)
+    group, n = tie_groups(scores, xp), scores.shape[1]
+    size = sum_by_cell(count, group, xp.shape(scores)[1] if n is None else n, xp)
+    upto = xp.cumsum(size, axis=-1)
     alpha = ESTIMATORS[estimator](upto[:, -1:], upto - size, upto, xp)
-    return xp.take_along_axis(alpha, group, axis=-1)
+    return xp.take_along_axis(alpha, cast(group, "int32", xp), axis=-1)

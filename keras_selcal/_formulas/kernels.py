@@ -2,15 +2,23 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._backend.ops import Tensor, as_float, matmul, safe_log, segment_sum
-from keras_selcal._formulas.soft_cdf import count_weights
+from keras_selcal._arrays import Tensor
+from keras_selcal._backend.ops import matmul, segment_sum
+from keras_selcal._formulas.counts import count_weights
+from keras_selcal._formulas.functions import (
+    at_least,
+    constant,
+    first_largest,
+    safe_log,
+    take_class,
+    zero_unless,
+)
 from keras_selcal._predictions.batch import Batch
 from keras_selcal._validation import (
     check_count,
@@ -70,7 +78,7 @@ def kde_calibration_errors(
     h: Any = bandwidth
     if h == "auto":
         # Without a gradient, nothing is kept for a backward pass.
-        constant = replace(batch, y_pred=ops.stop_gradient(batch.y_pred))
+        constant = batch.still()
         h = KernelEstimate(constant, kind, block_size, subsample).likeliest()
     estimate = KernelEstimate(batch, kind, block_size, subsample)
     return batch.from_labels(estimate.errors(h, order))
@@ -106,6 +114,7 @@ class KernelEstimate:
         count = count_weights(
             batch.by_label(batch.y_pred[:, 0]),
             None if weight is None else batch.by_label(weight),
+            ops,
         )
         index = ops.cumsum(ops.ones_like(count[0]))
         n = count.shape[1]
@@ -120,7 +129,7 @@ class KernelEstimate:
             of_columns = [_take(x, columns) for x in of_columns]
         # A sample of weight w has w − 1 copies of itself among the others.
         others = ops.sum(mass, axis=-1, keepdims=True) - mass
-        others = others + ops.maximum(mass - 1.0, 0.0)
+        others = others + at_least(mass - 1.0, 0.0, ops)
         if rows is not None:
             of_rows = [_take(x, rows) for x in of_rows]
             count, others = _take(count, rows), _take(others, rows)
@@ -148,7 +157,7 @@ class KernelEstimate:
         grid = ops.convert_to_tensor(BANDWIDTHS, dtype=self.count.dtype)
         best = ops.argmax(ops.map(self.log_likelihood, grid), axis=0)
         margins = self.of_columns[0].shape[0] // self.num_labels
-        return ops.repeat(ops.take(grid, best), margins)[:, None, None]
+        return ops.repeat(ops.take(grid, best), margins, axis=0)[:, None, None]
 
     def log_likelihood(self, h: Any) -> Tensor:
         """Returns the leave-one-out likelihood of each label's rows, (labels,)."""
@@ -157,10 +166,10 @@ class KernelEstimate:
             return ops.logsumexp(log_weight, axis=-1)
 
         d = self.of_columns[0].shape[-1]
-        constant = lgamma1p(1.0 / h + (d - 1.0)) - safe_log(self.others)
+        constant = lgamma1p(1.0 / h + (d - 1.0)) - safe_log(self.others, ops)
         densities = self._by_label(self.of_tiles(density, h))
         densities = densities + ops.expand_dims(constant, 1)
-        densities = ops.where(self.others[:, None] > 0, densities, 0.0)
+        densities = zero_unless(self.others[:, None] > 0, densities, ops)
         return ops.sum(self.count[:, None] * densities, axis=(1, 2))
 
     def errors(self, h: Any, order: int) -> Tensor:
@@ -176,7 +185,7 @@ class KernelEstimate:
             return ops.sum(ops.abs(mean - p) ** order, axis=-1)
 
         errors = ops.mean(self._by_label(self.of_tiles(error, h)), axis=1)
-        return ops.where(self.others > 0, errors, 0.0)
+        return zero_unless(self.others > 0, errors, ops)
 
     def _by_label(self, values: Tensor) -> Tensor:
         """Returns values (margins, rows) as (labels, margins of a label, rows)."""
@@ -257,11 +266,11 @@ def _points(batch: Batch, kind: str) -> tuple[Tensor, Tensor, Tensor]:
     """
     p, log_p, labels = batch.p, batch.log_p, batch.labels
     if kind == "top_label":
-        top = ops.argmax(batch.y_pred, axis=-1)[:, None]
+        top = first_largest(batch.y_pred, ops)
         if batch.sparse:
             labels = ops.cast(top == labels, p.dtype)
         else:
-            labels = ops.take_along_axis(labels, top, axis=-1)
+            labels = take_class(labels, top, ops)
         log_p = ops.amax(log_p, axis=-1, keepdims=True)
         p = ops.amax(p, axis=-1, keepdims=True)
     else:
@@ -274,12 +283,12 @@ def _points(batch: Batch, kind: str) -> tuple[Tensor, Tensor, Tensor]:
     if kind == "canonical":
         k = batch.num_classes
         return margins(log_p, k), margins(p, k), margins(labels, k)
-    q = -ops.expm1(log_p) if batch.in_logs else 1.0 - p
+    q = -ops.expm1(log_p) if batch.from_logits else 1.0 - p
 
     def pairs(x: Tensor, y: Tensor) -> Tensor:
         return margins(ops.reshape(ops.stack([x, y], -1), (-1, 2 * x.shape[1])), 2)
 
-    return pairs(log_p, safe_log(q)), pairs(p, q), margins(labels, 1)
+    return pairs(log_p, safe_log(q, ops)), pairs(p, q), margins(labels, 1)
 
 
 def _spread(count: Tensor, size: int) -> tuple[Tensor, Tensor]:
@@ -304,7 +313,7 @@ def _take(x: Tensor, index: Any) -> Tensor:
 
 
 def _log_or_zero(x: Tensor) -> Tensor:
-    return ops.where(x > 0, safe_log(x), _LOG_ZERO)
+    return ops.where(x > 0, safe_log(x, ops), constant(_LOG_ZERO, x, ops))
 
 
 def _map_blocks(
@@ -336,13 +345,14 @@ def lgamma1p(x: Any) -> Tensor:
     Γ(9 + x) = Γ(1 + x)·8!·Π(1 + x/j) moves the argument up to the series, every
     difference being taken so that it vanishes with x instead of cancelling.
     """
-    x = as_float(x)
 
     def remainder(y: Any) -> Any:
         return (1 / 12 - (1 / 360 - 1 / (1260 * y * y)) / (y * y)) / y
 
     # `where` instead of `maximum`, which would halve the gradient at x = 8.
-    large = ops.where(x < 8.0, 8.0, x) + 1.0
+    x = ops.convert_to_tensor(x)
+    eight = constant(8.0, x, ops)
+    large = ops.where(x < 8.0, eight, x) + 1.0
     stirling = (
         (large - 0.5) * ops.log(large)
         - large
@@ -350,7 +360,7 @@ def lgamma1p(x: Any) -> Tensor:
         + remainder(large)
     )
 
-    small = ops.where(x < 8.0, x, 8.0)
+    small = ops.where(x < 8.0, x, eight)
     shifted = small + 9.0
     rise = (
         8.5 * ops.log1p(small / 9.0)

@@ -10,7 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_selcal._backend.ops import TINY, cumsum, sums_after
+from keras_selcal._formulas.functions import (
+    TINY,
+    at_least,
+    at_most,
+    constant,
+    where_positive,
+    zero_unless,
+)
 from keras_selcal._formulas.harmonic import harmonic_difference
 
 # Shares of a hair: r·mass may round to just below a loss that equals it. Weights that
@@ -37,14 +44,14 @@ class Ranking(NamedTuple):
     @property
     def before(self) -> Any:
         """The mass of the less confident groups."""
-        return cumsum(self.mass) - self.mass
+        return self.xp.cumsum(self.mass, axis=-1) - self.mass
 
     def accepted(self) -> tuple[Any, Any]:
         """Returns the mass and the loss of each group and all more confident ones, from
         the most confident group to the least.
         """
         both = self.xp.flip(self.xp.stack([self.mass, self.loss]), axis=-1)
-        sums = cumsum(both)
+        sums = self.xp.cumsum(both, axis=-1)
         return sums[0], sums[1]
 
     def ends(self) -> tuple[Any, Any, Any]:
@@ -61,54 +68,41 @@ class Ranking(NamedTuple):
 
     def aurc(self) -> Any:
         """(1/n) Σ_i R(i/n), R(i/n) the mean loss of the i most confident samples."""
-        xp = self.xp
-        if xp is np and self.mass.ndim == 1:
-            counts = self.mass.astype(np.intp)
-            size = counts.sum()
-            # Few copies: faster than harmonic sums.
-            if size <= 4 * len(counts) and (counts == self.mass).all():
-                return self._mean_risk(counts, size)
         # The k-th of a group's m samples, of mean loss ℓ, is at the risk
         # (L + k ℓ)/(M + k), L and M the loss and the mass of the more confident groups.
         # The sum over k is m ℓ + (L − M ℓ)(H_{M+m} − H_M).
-        mass, loss = self.mass, self.loss
-        above = sums_after(xp.stack([mass, loss]))
-        n = above[0][..., 0] + mass[..., 0]
-        spread = harmonic_difference(above[0], mass, xp)
-        kept = 1.0 - above[0] * spread / xp.where(mass > 0, mass, 1.0)
-        risks = xp.where(mass > 0, loss * kept + above[1] * spread, 0.0)
-        return xp.sum(risks, axis=-1) / xp.maximum(n, TINY)
+        xp = self.xp
+        upto = self.accepted()
+        mass, loss = xp.flip(self.mass, axis=-1), xp.flip(self.loss, axis=-1)
+        above, above_loss = (
+            xp.concatenate([xp.zeros_like(x[..., :1]), x[..., :-1]], -1) for x in upto
+        )
+        spread = harmonic_difference(above, mass, xp)
+        kept = 1.0 - above * spread / where_positive(mass > 0, mass, xp)
+        risks = zero_unless(mass > 0, loss * kept + above_loss * spread, xp)
+        return xp.sum(risks, axis=-1) / at_least(upto[0][..., -1], TINY, xp)
 
-    def _mean_risk(self, counts: Any, size: int) -> Any:
-        """Returns the mean of the risks at coverages 1/n … 1, for NumPy counts."""
-        each = self.loss / np.maximum(counts, 1)
-        if size > len(counts) or not counts.all():
-            each = np.repeat(each, counts)
-        risks = np.cumsum(each[::-1])
-        risks /= np.arange(1.0, size + 1.0)
-        return risks.mean()
-
-    def au(self, coverage: float) -> Any:
+    def au(self, level: float) -> Any:
         """Mean of the selective risks at the scores below the κ-quantile."""
         xp = self.xp
         n, _, upto = self.ends()
         # The quantile lies between the samples at positions i and i + 1, from 0 on.
-        position = coverage * (n - 1.0)
+        position = level * (n - 1.0)
         i = xp.floor(position)
         between = position > i
         # The sample at i is below it if the one at i + 1 is in a later group.
         below = xp.where(between, upto <= i + 1.0, upto <= i)
-        low = xp.where(below, self.mass, 0.0)
+        low = zero_unless(below, self.mass, xp)
         mass, loss = (xp.flip(sums, axis=-1) for sums in self.accepted())
-        risk = loss / xp.maximum(mass, TINY)
+        risk = loss / at_least(mass, TINY, xp)
         total = xp.sum(low, axis=-1)
-        area = xp.sum(xp.where(low > 0, low * risk, 0.0), axis=-1)
-        area = area / xp.where(total > 0, total, 1.0) + 0.0 * loss[..., 0]
-        return xp.where(total > 0, area, float("nan"))
+        area = xp.sum(zero_unless(low > 0, low * risk, xp), axis=-1)
+        area = area / where_positive(total > 0, total, xp) + 0.0 * loss[..., 0]
+        return _nan_unless(total > 0, area, xp)
 
     def augrc(self) -> Any:
         """(1/n²) Σ ℓ (mass below + half the group's own)."""
-        n = self.xp.maximum(self.n, TINY)[..., None]
+        n = at_least(self.n, TINY, self.xp)[..., None]
         rank = (self.before + self.mass / 2) / n
         return self.xp.sum(rank * (self.loss / n), axis=-1)
 
@@ -119,11 +113,11 @@ class Ranking(NamedTuple):
         xp = self.xp
         right = self.mass - self.loss
         all_right, all_wrong = xp.sum(right, axis=-1), xp.sum(self.loss, axis=-1)
-        wrong_below = cumsum(self.loss) - self.loss / 2
+        wrong_below = xp.cumsum(self.loss, axis=-1) - self.loss / 2
         both = (all_right > 0) & (all_wrong > 0)
-        share = wrong_below / xp.where(both, all_wrong, 1.0)[..., None]
-        area = xp.sum(right * share, axis=-1) / xp.where(both, all_right, 1.0)
-        return xp.where(both | (area != area), area, float("nan"))
+        share = wrong_below / where_positive(both, all_wrong, xp)[..., None]
+        area = xp.sum(right * share, axis=-1) / where_positive(both, all_right, xp)
+        return _nan_unless(both, area, xp)
 
     def average_precision(self, positive: str) -> Any:
         """Σ (recall gained by a group) · precision, from the first group on: the most
@@ -136,9 +130,9 @@ class Ranking(NamedTuple):
             mass, found = xp.flip(mass, axis=-1), xp.flip(mass - found, axis=-1)
         total = xp.sum(found, axis=-1)
         upto = xp.cumsum(mass, axis=-1)
-        precision = xp.cumsum(found, axis=-1) / xp.maximum(upto, TINY)
-        area = xp.sum(found * precision, axis=-1) / xp.where(total > 0, total, 1.0)
-        return xp.where((total > 0) | (area != area), area, float("nan"))
+        precision = xp.cumsum(found, axis=-1) / at_least(upto, TINY, xp)
+        area = xp.sum(found * precision, axis=-1)
+        return _nan_unless(total > 0, area / where_positive(total > 0, total, xp), xp)
 
     def fpr_at(self, tpr: float) -> Any:
         """Share of the loss in the most confident groups that hold a share `tpr` of
@@ -150,8 +144,7 @@ class Ranking(NamedTuple):
         enough = mass - loss >= (tpr * (1 - self.slack)) * right[..., None]
         least = xp.amin(xp.where(enough, loss, wrong[..., None]), axis=-1)
         both = (right > 0) & (wrong > 0)
-        share = least / xp.where(both, wrong, 1.0)
-        return xp.where(both | (share != share), share, float("nan"))
+        return _nan_unless(both, least / where_positive(both, wrong, xp), xp)
 
     def risk_at(self, coverage: float) -> Any:
         """Mean loss of the most confident share κ; the group at the cut counts in
@@ -161,25 +154,29 @@ class Ranking(NamedTuple):
         n, _, upto = self.ends()
         wanted = coverage * n
         # What is left for a group once the more confident ones are in.
-        share = (wanted - (n - upto)) / xp.where(self.mass > 0, self.mass, 1.0)
-        loss = self.loss
+        share = (wanted - (n - upto)) / where_positive(self.mass > 0, self.mass, xp)
+        share = at_most(at_least(share, 0.0, xp), 1.0, xp)
         # An infinite loss that is not accepted does not count; NaN always does.
-        loss = xp.where((share > 0) | (loss != loss), loss, 0.0)
-        accepted = xp.sum(xp.clip(share, 0.0, 1.0) * loss, axis=-1)
-        return accepted / xp.maximum(wanted[..., 0], TINY)
+        counts = (share > 0) | xp.isnan(self.loss)
+        accepted = xp.sum(share * zero_unless(counts, self.loss, xp), axis=-1)
+        return accepted / at_least(wanted[..., 0], TINY, xp)
 
     def coverage_at(self, risk: float) -> Any:
         """Largest coverage of a mean loss of at most r; whole groups only."""
         xp = self.xp
         mass, loss = self.accepted()
-        kept = at_most(risk, loss, mass, self.slack)
-        n = mass[..., -1]
-        coverage = xp.amax(xp.where(kept, mass, 0.0), axis=-1) / xp.maximum(n, TINY)
-        total = loss[..., -1]
-        return xp.where(total == total, coverage, float("nan"))
+        kept = zero_unless(meets(risk, loss, mass, self.slack), mass, xp)
+        n, total = mass[..., -1], loss[..., -1]
+        coverage = xp.amax(kept, axis=-1) / at_least(n, TINY, xp)
+        return xp.where(xp.isnan(total), total, coverage)
 
 
-def at_most(risk: float, loss: Any, mass: Any, slack: float) -> Any:
+def _nan_unless(condition: Any, x: Any, xp: Any) -> Any:
+    """Returns x where the condition holds, and NaN elsewhere."""
+    return xp.where(condition, x, constant(float("nan"), x, xp))
+
+
+def meets(risk: float, loss: Any, mass: Any, slack: float) -> Any:
     """Returns where the mean loss is at most r, up to a share of r."""
     return loss <= risk * mass * (1 + slack)
 

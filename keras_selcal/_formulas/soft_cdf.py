@@ -1,32 +1,23 @@
-"""The soft CDF of confidence scores (Eq. softcdf), and the weights β of the AU loss."""
+"""The soft CDF of confidence scores (Eq. softcdf), and the weights β of the AU loss.
 
-import math
-from collections.abc import Callable
+Scores have shape (rows, n); each row has a CDF of its own.
+"""
+
 from typing import Any
 
 import numpy as np
-from keras import ops
 
-from keras_selcal._backend.host import by_numpy, cast
-from keras_selcal._backend.ops import (
+from keras_selcal._formulas.counts import count_scale
+from keras_selcal._formulas.functions import (
     TINY,
-    Tensor,
-    as_float,
-    matmul,
-    row_offset,
+    at_least,
+    at_most,
+    cast,
+    still,
     sum_by_cell,
+    zero_unless,
 )
-from keras_selcal._formulas.soft_cdf_gradient import gradient_of_scores
 from keras_selcal._validation import check_count, check_number, refuse
-
-# Nodes per ν for the interpolation of Ĝ: the error of a cubic Hermite interpolant is
-# (step/ν)⁴·3.3e-4 at most, 8e-8 here, and its slope's is below 1e-5 of the peak.
-_NODES_PER_SMOOTHING = 8
-# A sharper ν than 8/2048 is summed over the bins directly: n·M beats nodes·M.
-_MOST_NODES = 2048
-
-# Two passes of 2¹² cells resolve 24 bits, the mantissa of a float32.
-_CELLS = 4096
 
 # What the gradient of β flows through.
 THROUGH = ("score", "cdf")
@@ -34,263 +25,124 @@ THROUGH = ("score", "cdf")
 # In float32 n/(n + 1) is 1 for n above 2²⁴, where ln(1 − Ĝ) would be −∞.
 _LARGEST_BELOW_1 = 1.0 - 2.0**-24
 
+# Entries of the matrix σ((u − c_m)/ν) that are held at a time: 64 MB of float32.
+_MOST_ENTRIES = 2**24
 
-class Replicas:
-    """Statistics over the replicas of a step: here one replica's share of the batch.
 
-    `_backend/replicas.py` has those of several replicas.
-    """
+class Alone:
+    """The only replica of a step; `_backend/replicas.py` has several."""
 
-    def total(self, x: Tensor) -> Tensor:
-        """Returns x, summed over the replicas, without a gradient."""
+    def gather(self, x: Any) -> Any:
+        """Returns x (rows, n) of all replicas side by side, without a gradient."""
         return x
 
-    def differentiable_total(self, x: Tensor) -> Tensor:
+    def total(self, x: Any) -> Any:
         """Returns x, summed over the replicas; its gradient is summed likewise."""
         return x
 
-    def largest(self, x: Tensor) -> Tensor:
-        """Returns the largest x of all replicas, element by element."""
-        return x
 
-    def smallest(self, x: Tensor) -> Tensor:
-        """Returns the smallest x of all replicas, element by element."""
-        return -self.largest(-x)
+ALONE = Alone()
 
 
-ALONE = Replicas()
-
-
-def _still(x: Any, xp: Any) -> Any:
-    """Returns x without a gradient, which NumPy arrays do not have."""
-    return x if xp is np else ops.stop_gradient(x)
-
-
-def count_weights(
-    scores: Any, sample_weight: Any | None, over: Replicas = ALONE, xp: Any = ops
-) -> Any:
-    """Returns how many samples each score stands for, in the shape of `scores`.
-
-    A sample of integer weight w counts as w copies. Weights that add up to less than
-    the number of samples with a positive weight (normalised weights, for example) are
-    scaled up to that number, so that only their ratios matter. Sums run over the last
-    axis.
-    """
-    if sample_weight is None:
-        return xp.ones_like(scores)
-    weight = _still(cast(sample_weight, scores.dtype), xp)
-    weight = xp.maximum(weight, 0.0)
-    present = over.total(_sum(cast(weight > 0, scores.dtype), xp))
-    total = over.total(_sum(weight, xp))
-    return weight * xp.maximum(1.0, present / xp.maximum(total, TINY))
-
-
-def as_row(scores: Tensor, sample_weight: Any | None) -> tuple[Tensor, Tensor | None]:
-    """Returns scores of any shape, and their weights, as one row: (1, n)."""
-    if sample_weight is not None:
-        sample_weight = ops.broadcast_to(as_float(sample_weight), ops.shape(scores))
-        sample_weight = ops.reshape(sample_weight, (1, -1))
-    return ops.reshape(scores, (1, -1)), sample_weight
-
-
-def to_unit(scores: Any, support: tuple[float, float], xp: Any = ops) -> Any:
+def to_unit(scores: Any, support: tuple[float, float], xp: Any) -> Any:
     """Returns u = (s − lo)/(hi − lo), clipped to [0, 1]."""
     lo, hi = support
     if (lo, hi) != (0.0, 1.0):
         scores = (scores - lo) / (hi - lo)
-    return xp.clip(scores, 0.0, 1.0)
+    return at_most(at_least(scores, 0.0, xp), 1.0, xp)
 
 
 def _sum(x: Any, xp: Any) -> Any:
     return xp.sum(x, axis=-1, keepdims=True)
 
 
-def _cells(u: Any, num_cells: int, xp: Any) -> Any:
-    """Returns the index of each u among equal cells of [0, 1], the last one closed."""
-    # NaN compares false and lands in cell 0: no backend may index out of range.
-    position = xp.where(u >= 0.0, u * num_cells, 0.0)
-    return xp.minimum(cast(position, "int32"), num_cells - 1)
-
-
-def histogram(
-    u: Any, count: Any, num_bins: int, over: Replicas = ALONE, xp: Any = ops
-) -> Any:
-    """Returns h, the number of scores in each of M bins: (rows, n) → (rows, M)."""
-    u, count = _still(u, xp), _still(count, xp)
-    return over.total(sum_by_cell(count, _cells(u, num_bins, xp), num_bins, xp))
-
-
-def shared_histogram(
-    u: Any, count: Any, num_bins: int, over: Replicas = ALONE, xp: Any = ops
-) -> Any:
-    """Returns h, (rows, M), with each score shared linearly between the two nearest bin
-    centres, so that h has a gradient with respect to the scores.
+def histogram(u: Any, count: Any, num_bins: int, xp: Any) -> Any:
+    """Returns h, the number of scores in each of M equal bins of [0, 1], the last one
+    closed: (rows, n) → (rows, M).
     """
-    low, high, offset = _between_centers(u, num_bins, xp)
-    share = count * xp.clip(offset, 0.0, 1.0)
+    # NaN is in no order: it counts in bin 0, as no backend may index out of range.
+    u = zero_unless(u >= 0.0, still(u, xp), xp)
+    cell = at_most(xp.floor(u * num_bins), num_bins - 1.0, xp)
+    return sum_by_cell(still(count, xp), cell, num_bins, xp)
+
+
+def shared_histogram(u: Any, count: Any, num_bins: int, xp: Any) -> Any:
+    """Returns h with each score shared linearly between the two nearest bin centres,
+    so that h has a gradient with respect to the scores: (rows, n) → (rows, M).
+    """
+    position = zero_unless(u >= 0.0, u, xp) * num_bins - 0.5
+    low = at_most(at_least(xp.floor(still(position, xp)), 0.0, xp), num_bins - 1.0, xp)
+    share = count * at_most(at_least(position - low, 0.0, xp), 1.0, xp)
+    high = at_most(low + 1.0, num_bins - 1.0, xp)
     counts = sum_by_cell(count - share, low, num_bins, xp)
-    return over.differentiable_total(counts + sum_by_cell(share, high, num_bins, xp))
+    return counts + sum_by_cell(share, high, num_bins, xp)
 
 
-def _between_centers(u: Any, num_bins: int, xp: Any) -> tuple[Any, Any, Any]:
-    """Returns the bin centres below and above each u, and how far on it is between."""
-    position = u * num_bins - 0.5
-    low = _still(xp.where(u >= 0.0, position, 0.0), xp)  # NaN counts as 0
-    low = xp.clip(xp.floor(low), 0.0, num_bins - 1.0)
-    offset = position - low
-    low = cast(low, "int32")
-    return low, xp.minimum(low + 1, num_bins - 1), offset
-
-
-def unit_quantile(
-    u: Any, q: Any, count: Any, over: Replicas = ALONE, xp: Any = ops
-) -> Any:
-    """Returns the q-quantile of each row of u ∈ [0, 1], (rows, 1), by NumPy's default
-    rule and without a sort.
-
-    The order statistic below position q·(n − 1) is found by radix selection, with one
-    histogram of u's first 12 bits and one of the next 12 in the chosen cell; both are
-    exact in float32. This takes O(n), where XLA sorts slowly.
+def quantile(u: Any, count: Any, q: float, xp: Any) -> Any:
+    """Returns the q-quantile of each row, (rows, 1), by NumPy's default rule.
 
     Args:
-        u: tensor of shape (rows, n).
-        q: the level, in [0, 1].
+        u: values of shape (rows, n).
         count: how many copies of each value there are, of shape (rows, n).
-        over: the replicas that share the values.
-        xp: `keras.ops`, or NumPy for NumPy arrays.
+        q: the level, in [0, 1].
+        xp: `keras.ops` or NumPy.
     """
-    u, count = _still(u, xp), _still(count, xp)
-    u = xp.where(u >= 0.0, u, 0.0)  # NaN counts as 0
-    if xp is np and (count == 1.0).all():
-        return _numpy_quantile(u, q)
-    position = xp.maximum(q * (over.total(_sum(count, xp)) - 1.0), 0.0)
+    # NaN is in no order: it counts as 0.
+    u, count = zero_unless(u >= 0.0, still(u, xp), xp), still(count, xp)
+    order = xp.argsort(u, axis=-1)
+    u, count = (xp.take_along_axis(x, order, axis=-1) for x in (u, count))
+    upto = xp.cumsum(count, axis=-1)
+    position = at_least(q * (upto[..., -1:] - 1.0), 0.0, xp)
     rank = xp.floor(position)
 
-    def select(histogram: Any, below: Any) -> tuple[Any, Any]:
-        # Half a sample of slack absorbs the rounding of fractional counts.
-        upto = below + xp.cumsum(over.total(histogram), axis=-1)
-        before = upto <= rank + 0.5
-        largest = xp.amax(xp.where(before, upto, below), axis=-1, keepdims=True)
-        return _sum(cast(before, "int32"), xp), largest
+    def at(rank: Any) -> Any:
+        # Half a sample of slack absorbs the rounding of fractional counts; rows that
+        # are all padding have no value there, and get the last one.
+        before = _sum(cast(upto <= rank + 0.5, u.dtype, xp), xp)
+        before = xp.minimum(before, _sum(xp.ones_like(u), xp) - 1.0)
+        return xp.take_along_axis(u, cast(before, "int32", xp), axis=-1)
 
-    cell = _cells(u, _CELLS, xp)
-    chosen, below = select(sum_by_cell(count, cell, _CELLS, xp), xp.zeros_like(rank))
-    inside = xp.where(cell == chosen, count, 0.0)
-    rest = u * _CELLS - cast(chosen, u.dtype)
-    # One cell more than in the first pass holds u = 1 alone.
-    subcell = cast(xp.clip(rest, 0.0, 1.0) * _CELLS, "int32")
-    subcell = xp.where(inside > 0, subcell, 0)
-    subchosen, _ = select(sum_by_cell(inside, subcell, _CELLS + 1, xp), below)
-
-    # The largest value stands for its cell: smaller ones differ by less than 2⁻²⁴.
-    stands = (inside > 0) & (subcell == subchosen)
-    lower = over.largest(_extreme(xp.amax, xp.where(stands, u, 0.0), 0.0))
-    covered = over.total(_sum(xp.where(u <= lower, count, 0.0), xp))
-    higher = xp.where((count > 0) & (u > lower), u, 2.0)
-    above = over.smallest(_extreme(xp.amin, higher, 2.0))
-    tied = (covered > rank + 1.5) | (above > 1.0)
-    upper = xp.where(tied, lower, above)
+    lower, upper = at(rank), at(rank + 1.0)
+    # Behind the last sample that counts there is padding only.
+    upper = xp.where(rank + 1.5 < upto[..., -1:], upper, lower)
     return lower + (position - rank) * (upper - lower)
 
 
-def _numpy_quantile(u: Any, q: float) -> Any:
-    """Returns np.quantile(u, q, axis=-1, keepdims=True) in a fifth of its time."""
-    position = q * (u.shape[-1] - 1)
-    rank = int(position)
-    parted = np.partition(u, rank, axis=-1)
-    lower = parted[:, rank : rank + 1]
-    if rank == position:
-        return lower
-    upper = np.min(parted[:, rank + 1 :], axis=-1, keepdims=True)
-    return lower + (position - rank) * (upper - lower)
-
-
-def _extreme(reduce: Callable[..., Tensor], x: Tensor, nothing: float) -> Tensor:
-    """Returns the largest or smallest of each row, (rows, 1); `nothing` of no values,
-    which PyTorch refuses to reduce.
-    """
-    if x.shape[-1] == 0:
-        return ops.full((x.shape[0], 1), nothing, dtype=x.dtype)
-    return reduce(x, axis=-1, keepdims=True)
-
-
-class SoftCDF:
-    """Ĝ_ν of counted scores; call it on points of [0, 1], (rows, points).
+def soft_cdf(at: Any, counts: Any, smoothing: float, xp: Any) -> Any:
+    """Returns Ĝ_ν(u) = (1/n) Σ_m h_m σ((u − c_m)/ν), capped at n/(n + 1).
 
     Args:
+        at: u, points of [0, 1], (rows, points).
         counts: h, of the scores in M equal bins of [0, 1], (rows, M).
-        smoothing: ν, a number or a tensor.
-        xp: `keras.ops`, or NumPy for NumPy arrays.
+        smoothing: ν.
+        xp: `keras.ops` or NumPy.
     """
+    num_bins, points = int(counts.shape[-1]), at.shape[-1]
+    # At least 1, so that a batch that is all padding does not give NaN.
+    n = at_least(_sum(counts, xp), 1.0, xp)
+    centers = (xp.arange(num_bins, dtype=counts.dtype) + 0.5) / num_bins
+    shares = xp.expand_dims(counts / n, -2)
 
-    def __init__(self, counts: Any, smoothing: Any, xp: Any = ops) -> None:
-        self.xp = xp
-        # At least 1, so that a batch that is all padding does not give NaN.
-        self.n = xp.maximum(_sum(counts, xp), 1.0)
-        # Caps −ln(1 − Ĝ) at ln(n + 1), finite-sample AURC's top weight.
-        self.cap = xp.minimum(self.n / (self.n + 1.0), _LARGEST_BELOW_1)
-        self.smoothing = smoothing
-        # h_m/n
-        self.shares = counts / self.n
-        # The number of nodes is a shape, and cannot depend on a tensor's value.
-        self.num_pieces = 0
-        if isinstance(smoothing, float):
-            nodes = max(64, math.ceil(_NODES_PER_SMOOTHING / smoothing))
-            if nodes <= _MOST_NODES:
-                self.num_pieces = nodes
-                self.pieces = self._hermite()
+    def of_points(u: Any) -> Any:
+        x = (xp.expand_dims(u, -1) - centers) / smoothing
+        return xp.sum(_sigmoid(x, xp) * shares, axis=-1)
 
-    def __call__(self, u: Any) -> Any:
-        cdf = self._interpolated(u) if self.num_pieces else self._direct(u)
-        # Where sharp steps underflow, TINY keeps −ln(1 − Ĝ)/Ĝ at its limit 1.
-        return self.xp.clip(cdf, TINY, self.cap)
+    slices = -(-(points or 0) * int(at.shape[0]) * num_bins // _MOST_ENTRIES)
+    if slices <= 1:
+        cdf = of_points(at)
+    else:
+        # Pixels and long texts.
+        step = -(-points // slices)
+        parts = [of_points(at[:, i : i + step]) for i in range(0, points, step)]
+        cdf = xp.concatenate(parts, axis=-1)
+    # Caps −ln(1 − Ĝ) at ln(n + 1), finite-sample AURC's top weight. Where sharp steps
+    # underflow, TINY keeps −ln(1 − Ĝ)/Ĝ at its limit 1.
+    cap = at_most(n / (n + 1.0), _LARGEST_BELOW_1, xp)
+    return xp.minimum(at_least(cdf, TINY, xp), cap)
 
-    def sigmoids(self, u: Any) -> Any:
-        """Returns σ((u − c_m)/ν), of shape (..., M)."""
-        xp, num_bins = self.xp, self.shares.shape[-1]
-        centers = (xp.arange(num_bins, dtype=self.shares.dtype) + 0.5) / num_bins
-        x = (xp.expand_dims(u, -1) - centers) / self.smoothing
-        return 1.0 / (1.0 + np.exp(-x)) if xp is np else ops.sigmoid(x)
 
-    def _direct(self, u: Any) -> Any:
-        xp = self.xp
-        return xp.sum(self.sigmoids(u) * xp.expand_dims(self.shares, 1), axis=-1)
-
-    def _hermite(self) -> Any:
-        """Returns the coefficients of Ĝ's cubic pieces, lowest power first:
-        (rows · pieces, 4).
-        """
-        xp = self.xp
-        product = np.matmul if xp is np else matmul
-        nodes = xp.arange(self.num_pieces + 1, dtype=self.shares.dtype)
-        self.steps = step = self.sigmoids(nodes / self.num_pieces)
-        value = product(self.shares, xp.transpose(step))
-        slope = product(self.shares, xp.transpose(step * (1.0 - step)))
-        slope = slope / (self.smoothing * self.num_pieces)
-        begin, end = slope[:, :-1], slope[:, 1:]
-        rise = value[:, 1:] - value[:, :-1]
-        pieces = [
-            value[:, :-1],
-            begin,
-            3.0 * rise - 2.0 * begin - end,
-            begin + end - 2.0 * rise,
-        ]
-        return xp.reshape(xp.stack(pieces, axis=-1), (-1, 4))
-
-    def piece(self, u: Any) -> tuple[Any, Any, Any]:
-        """Returns the number of the piece at u, the place of u in it, in [0, 1], and
-        its coefficients.
-        """
-        xp = self.xp
-        piece = _cells(_still(u, xp), self.num_pieces, xp)
-        t = u * self.num_pieces - cast(piece, u.dtype)
-        row = row_offset(self.shares.shape[0], self.num_pieces, xp)
-        return piece, t, xp.take(self.pieces, piece + row, axis=0)
-
-    def _interpolated(self, u: Any) -> Any:
-        """Ĝ in O(n + nodes·M) instead of O(n·M)."""
-        _, t, c = self.piece(u)
-        return c[..., 0] + t * (c[..., 1] + t * (c[..., 2] + t * c[..., 3]))
+def _sigmoid(x: Any, xp: Any) -> Any:
+    return 0.5 * (1.0 + np.tanh(x / 2)) if xp is np else xp.sigmoid(x)
 
 
 def check_cdf_arguments(num_bins: Any, smoothing: Any) -> tuple[int, float]:
@@ -312,88 +164,72 @@ def check_support(support: Any) -> tuple[float, float]:
     return lo, hi
 
 
-def check_region(coverage: Any, threshold: Any) -> tuple[float | None, float | None]:
+def check_region(quantile: Any, threshold: Any) -> tuple[float | None, float | None]:
     """Returns (κ, τ), of which exactly one is a number; κ defaults to 0.75."""
     if threshold is None:
-        if coverage is None:
+        if quantile is None:
             return 0.75, None
         allowed = "a number in (0, 1], or None"
-        return check_number("coverage", coverage, allowed, above=0.0, most=1.0), None
-    if coverage is not None:
+        return check_number("quantile", quantile, allowed, above=0.0, most=1.0), None
+    if quantile is not None:
         allowed = f"None if `threshold` is given (threshold={threshold!r})"
-        refuse("coverage", coverage, allowed)
+        refuse("quantile", quantile, allowed)
     return None, check_number("threshold", threshold, "a number or None")
 
 
-def region_weights(
-    scores: Tensor,
-    sample_weight: Tensor | None,
+def au_weights(
+    scores: Any,
+    sample_weight: Any | None,
     *,
-    over: Replicas = ALONE,
-    **region: Any,
-) -> Tensor:
-    """Returns the weights β of `functional.au_weights` for checked arguments.
-
-    Each row of the scores, (rows, n), is ranked separately. The CDF and τ are those of
-    all the scores of the given replicas.
+    level: float | None,
+    threshold: float | None,
+    num_bins: int,
+    smoothing: float,
+    support: tuple[float, float],
+    through: str = "score",
+    replicas: Alone = ALONE,
+    xp: Any,
+) -> Any:
+    """Returns β_i = −C ln(1 − Ĝ_ν(min(u_i, τ))), C = 1/Ĝ_ν(τ), for checked arguments.
 
     Args:
         scores: confidence scores, (rows, n).
         sample_weight: (rows, n), or None.
-        over: the replicas that share the scores.
-        **region: the other arguments of `beta`.
+        level: κ, or None.
+        threshold: τ on the scale of the scores, or None.
+        num_bins: M.
+        smoothing: ν.
+        support: (lo, hi) of the scores.
+        through: one of `THROUGH`.
+        replicas: the replicas whose scores are ranked together.
+        xp: `keras.ops` or NumPy.
     """
-    if over is ALONE:
-        return by_numpy(beta, scores, sample_weight, pullback=True, **region)
-    return beta(scores, sample_weight, over=over, **region)
-
-
-def beta(
-    scores: Any,
-    sample_weight: Any | None,
-    *,
-    coverage: Any,
-    threshold: float | None,
-    num_bins: int,
-    smoothing: Any,
-    support: tuple[float, float],
-    through: str = "score",
-    over: Replicas = ALONE,
-    xp: Any = ops,
-    pullback: bool = False,
-) -> Any:
-    """Returns β. Coverage and smoothing may be tensors.
-
-    With `pullback`, NumPy also returns a function from gradients of β to the scores'.
-    """
-    count = count_weights(scores, sample_weight, over, xp)
-    u = to_unit(scores, support, xp)
     lo, hi = support
-    if threshold is not None:
-        if not lo <= threshold <= hi:
-            refuse("threshold", threshold, f"within the support [{lo:g}, {hi:g}]")
-        tau = xp.full((1, 1), (threshold - lo) / (hi - lo), dtype=u.dtype)
+    if threshold is not None and not lo <= threshold <= hi:
+        refuse("threshold", threshold, f"within the support [{lo:g}, {hi:g}]")
+    u = to_unit(scores, support, xp)
+    weight = None
+    every_u = replicas.gather(u)
+    count = xp.ones_like(every_u)
+    if sample_weight is not None:
+        weight = at_least(still(cast(sample_weight, u.dtype, xp), xp), 0.0, xp)
+        every = replicas.gather(weight)
+        scale = count_scale(every, xp)
+        count = every * scale
+    if threshold is None:
+        tau = quantile(every_u, count, level, xp)
     else:
-        tau = unit_quantile(u, coverage, count, over, xp)
-    whole = through == "cdf"
-    counts = (shared_histogram if whole else histogram)(u, count, num_bins, over, xp)
-    cdf = SoftCDF(counts, smoothing, xp)
-    c = 1.0 / _still(cdf(xp.broadcast_to(tau, (u.shape[0], 1))), xp)
+        tau = xp.zeros_like(u[..., :1]) + (threshold - lo) / (hi - lo)
+    if through == "score":
+        counts = histogram(every_u, count, num_bins, xp)
+    else:
+        # The counts of this replica's own scores, which move with them.
+        own = xp.ones_like(u) if weight is None else weight * scale
+        counts = replicas.total(shared_histogram(u, own, num_bins, xp))
     below = u < tau
-    values = cdf(xp.where(below, u, tau))
-    if whole:
-        # Ĝ(τ) is κ by definition, and counts as a constant for a given τ as well.
-        values = xp.where(below, values, _still(values, xp))
-    weights = -c * xp.log1p(-values)
-    if not pullback:
-        return weights
-
-    def pull(gradient: Any) -> Any:
-        moves = below & (values > TINY) & (values < cdf.cap)
-        of_values = np.where(moves, gradient * c / (1.0 - values), 0.0)
-        between = _between_centers(u, num_bins, np) if whole else None
-        of_u = gradient_of_scores(cdf, u, of_values, count, between)
-        inside = (scores >= lo) & (scores <= hi)
-        return np.where(inside, of_u / (hi - lo), 0.0).astype(scores.dtype)
-
-    return weights, pull
+    values = soft_cdf(xp.where(below, u, tau), counts, smoothing, xp)
+    if through == "cdf":
+        # Ĝ(τ) is κ by definition.
+        values = xp.where(below, values, still(values, xp))
+    c = 1.0 / still(soft_cdf(tau, counts, smoothing, xp), xp)
+    return -c * xp.log1p(-values)

@@ -5,31 +5,28 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._backend.host import array_module, cast, is_host, to_numpy
-from keras_selcal._backend.ops import (
-    Tensor,
-    are_indices,
-    argmax,
-    as_float,
-    log_p_at,
-    log_softmax,
-    mask_of,
-    safe_log,
-)
-from keras_selcal._backend.rows import Rows, absolute_totals, near_one, summarized
-from keras_selcal._predictions.outputs import (
-    Outputs,
-    combined_weight,
+from keras_selcal._arrays import Tensor, is_tensor
+from keras_selcal._backend.ops import mask_of
+from keras_selcal._formulas.functions import (
     finite_log_p,
-    first_class,
-    label_rows,
-    rows_of_weight,
+    first_largest,
+    normalizer,
+    safe_log,
+    take_class,
+    zero_unless,
+)
+from keras_selcal._predictions.outputs import (
+    Arranged,
+    Outputs,
+    broadcast_weight,
     static_shape,
 )
-from keras_selcal._predictions.samples import check_values, to_floats
+from keras_selcal._predictions.samples import check_values
+from keras_selcal._validation import SUM_TOLERANCE
 
 
 class cached_property:  # noqa: N801
@@ -57,9 +54,9 @@ class Batch:
     `from_labels` is its inverse. `to_samples` averages the values over labels.
 
     Attributes:
-        y_pred: probabilities, or log-probabilities if `in_logs`; (n, k).
-        labels: class indices (n, 1), or distributions (n, k).
-        in_logs: whether `y_pred` is in log space.
+        y_pred: probabilities, or logits if `from_logits`; (n, k).
+        labels: class indices as floats, (n, 1), or distributions (n, k).
+        from_logits: whether `y_pred` holds logits.
         sparse: whether `labels` are class indices.
         sample_weight: (n,), or None if every row counts once. Rows of weight 0 hold a
             uniform prediction of class 0.
@@ -72,14 +69,11 @@ class Batch:
             the batch is one over the samples in the mask, of weight 0 or not.
         weight: weights in the samples' shape, all factors multiplied, or None.
         threshold: probability of class 1 above which it is predicted (k = 2).
-        logits: (n, k), or None if predictions are probabilities.
-        row_wise: whether only the largest prediction of each row is asked for, which
-            is then found while the rows are checked.
     """
 
     y_pred: Tensor
     labels: Tensor
-    in_logs: bool
+    from_logits: bool
     sparse: bool
     sample_weight: Tensor | None = None
     num_labels: int = 1
@@ -87,18 +81,10 @@ class Batch:
     mask: Tensor | None = None
     weight: Tensor | None = None
     threshold: float = 0.5
-    logits: Tensor | None = None
-    row_wise: bool = False
 
     @classmethod
     def of(
-        cls,
-        y_true: Any,
-        y_pred: Any,
-        outputs: Outputs,
-        sample_weight: Any = None,
-        *,
-        xp: Any = ops,
+        cls, y_true: Any, y_pred: Any, outputs: Outputs, sample_weight: Any = None
     ) -> "Batch":
         """Builds the batch from the arguments of a Keras loss or metric.
 
@@ -115,42 +101,41 @@ class Batch:
             y_pred: predictions.
             outputs: the meaning of labels and predictions.
             sample_weight: weights that broadcast to the samples' shape, or None.
-            xp: `keras.ops`, or NumPy to compute with arrays, without gradients.
         """
         # Read the mask first: casting drops it.
         mask = mask_of(y_pred)
-        _check_host_values(y_true, y_pred, outputs, sample_weight, mask)
-        if xp is np:
-            y_pred, y_true = to_floats(to_numpy(y_pred)), to_numpy(y_true)
-        else:
-            y_pred, y_true = as_float(y_pred), ops.convert_to_tensor(y_true)
-        shape = outputs.sample_shape(xp.shape(y_pred))
-        weight = combined_weight(shape, y_pred, sample_weight, mask)
-        if mask is not None:
-            mask = combined_weight(shape, y_pred, mask)
-        arranged = outputs.arrange(y_true, y_pred, static_shape(y_true), xp)
+        if mask is None:
+            _check_arrays(y_true, y_pred, outputs, sample_weight)
+        y_pred, y_true = _as_float(y_pred), ops.convert_to_tensor(y_true)
+        shape = outputs.sample_shape(ops.shape(y_pred))
+        weight = _product(shape, y_pred, sample_weight, mask)
+        mask = _product(shape, y_pred, mask)
+        arranged = outputs.arrange(y_true, y_pred, static_shape(y_true), ops)
         num_labels = int(arranged.y_pred.shape[-2]) if outputs.multi_label else 1
-        k = int(arranged.y_pred.shape[-1])
         y_pred = arranged.y_pred
+        k = int(y_pred.shape[-1])
         if len(y_pred.shape) != 2:
-            y_pred = xp.reshape(y_pred, (-1, k))
-        labels, kept = label_rows(arranged, outputs, y_pred)
+            y_pred = ops.reshape(y_pred, (-1, k))
+        labels, kept = _label_rows(arranged, outputs, y_pred)
         if kept is not None:
-            kept = cast(xp.reshape(kept, (*shape, num_labels)), y_pred.dtype)
+            kept = ops.cast(ops.reshape(kept, (*shape, num_labels)), y_pred.dtype)
             if num_labels == 1:
-                kept = xp.squeeze(kept, -1)
+                kept = ops.squeeze(kept, -1)
                 weight = kept if weight is None else weight * kept
             elif mask is not None:
-                mask = xp.expand_dims(mask, -1)
+                mask = ops.expand_dims(mask, -1)
             mask = kept if mask is None else mask * kept
-        rows = rows_of_weight(weight, kept, num_labels, xp)
+        rows = _rows_of_weight(weight, kept, num_labels)
         if rows is not None:
-            counts = xp.expand_dims(rows != 0, -1)
-            y_pred = xp.where(counts, y_pred, 0.0 if outputs.from_logits else 1 / k)
-            labels = xp.where(counts, labels, first_class(labels, arranged.sparse))
-        logits = y_pred if outputs.from_logits else None
-        if outputs.from_logits:
-            y_pred = finite_log_p(log_softmax(y_pred), xp)
+            counts = ops.expand_dims(rows != 0, -1)
+            padding = ops.zeros_like(y_pred)
+            if not outputs.from_logits:
+                padding = padding + 1 / k
+            y_pred = ops.where(counts, y_pred, padding)
+            first = ops.zeros_like(labels)
+            if not arranged.sparse:
+                first = first + ops.cast(ops.arange(k) == 0, labels.dtype)
+            labels = ops.where(counts, labels, first)
         return cls(
             y_pred,
             labels,
@@ -162,7 +147,6 @@ class Batch:
             mask,
             weight,
             outputs.decision_threshold,
-            logits,
         )
 
     def smoothed(self, epsilon: float) -> "Batch":
@@ -172,104 +156,88 @@ class Batch:
         labels = (1 - epsilon) * self.distributions + epsilon / self.num_classes
         return replace(self, labels=labels, sparse=False)
 
+    def still(self) -> "Batch":
+        """Returns the batch without gradients."""
+        return replace(self, y_pred=ops.stop_gradient(self.y_pred))
+
     @property
     def num_classes(self) -> int:
         return int(self.y_pred.shape[-1])
 
-    @property
-    def xp(self) -> Any:
-        """`keras.ops`, or NumPy for a batch of arrays."""
-        return array_module(self.y_pred)
+    @cached_property
+    def _normalizer(self) -> Tensor:
+        """Logits minus the largest of their row, (n, k), and Σ exp of these, (n, 1)."""
+        return normalizer(self.y_pred, ops)
 
     @cached_property
     def p(self) -> Tensor:
         """Probabilities (n, k)."""
-        return self.as_p(self.y_pred)
+        return ops.exp(self.log_p) if self.from_logits else self.y_pred
 
     @cached_property
     def log_p(self) -> Tensor:
         """Log-probabilities (n, k)."""
-        return self.as_log_p(self.y_pred)
+        if self.from_logits:
+            return finite_log_p(*self._normalizer, ops)
+        return safe_log(self.y_pred, ops)
 
     @cached_property
     def p_y(self) -> Tensor:
         """Probability of the true class, (n, 1); for labels that are distributions,
         of each class that may be the true one, (n, k).
         """
-        return self.as_p(self.y_pred_y)
+        return ops.exp(self.log_p_y) if self.from_logits else self._at_label(self.p)
 
     @cached_property
     def log_p_y(self) -> Tensor:
         """Ln p_y, (n, 1) or (n, k)."""
-        if self.logits is None or not self.sparse:
-            return self.as_log_p(self.y_pred_y)
-        log_p_y = log_p_at(self.class_indices, self.y_pred, self.logits)
-        return self._of_classes(finite_log_p(log_p_y, self.xp))
+        return self._at_label(self.log_p)
 
     @cached_property
     def one_minus_p_y(self) -> Tensor:
         """1 − p_y without cancellation, (n, 1) or (n, k)."""
-        return -self.xp.expm1(self.log_p_y) if self.in_logs else 1.0 - self.p_y
+        return -ops.expm1(self.log_p_y) if self.from_logits else 1.0 - self.p_y
+
+    def _at_label(self, values: Tensor) -> Tensor:
+        """Returns values of the true class, (n, 1), or of each class, (n, k)."""
+        return take_class(values, self._class, ops) if self.sparse else values
 
     @cached_property
-    def y_pred_y(self) -> Tensor:
-        """`y_pred` of the true class, (n, 1) or (n, k). Compare this with `y_pred`,
-        because p and p_y may be rounded differently.
-        """
-        if not self.sparse:
-            return self.y_pred
-        at_label = self.xp.take_along_axis(self.y_pred, self.class_indices, -1)
-        return self._of_classes(at_label)
-
-    def _of_classes(self, values: Tensor) -> Tensor:
-        """Returns values, (n, 1), with NaN, not a plausible number, for no class."""
-        if self.are_classes:
-            return values
-        return self.xp.where(self.labels == self.class_indices, values, math.nan)
+    def _is_class(self) -> Tensor:
+        """Whether labels that are class indices are in 0 … k − 1, (n, 1)."""
+        y = self.labels
+        return (y >= 0) & (y < self.num_classes) & (ops.floor(y) == y)
 
     @cached_property
-    def are_classes(self) -> bool:
-        """Whether all class indices are known to be in 0 … k − 1."""
-        return self.sparse and are_indices(self.labels, self.num_classes)
-
-    @property
-    def class_indices(self) -> Tensor:
-        """Labels that are class indices, (n, 1), those outside 0 … k − 1 as 0."""
-        if self.are_classes:
-            return self.labels
-        valid = (self.labels >= 0) & (self.labels < self.num_classes)
-        return self.xp.where(valid, self.labels, 0)
+    def _class(self) -> Tensor:
+        """Labels that are class indices, (n, 1), those that are no class as 0."""
+        return zero_unless(self._is_class, self.labels, ops)
 
     @cached_property
     def distributions(self) -> Tensor:
         """Labels as distributions, (n, k); NaN where a label is not a class."""
         if not self.sparse:
             return self.labels
-        index = self.class_indices
-        classes = self.xp.arange(self.num_classes, dtype="int32")
-        y = cast(index == classes, self.y_pred.dtype)
-        return self.xp.where(self.labels == index, y, math.nan)
+        classes = ops.arange(self.num_classes, dtype=self.y_pred.dtype)
+        is_class = ops.cast(self._is_class, self.y_pred.dtype)
+        return ops.cast(classes == self.labels, self.y_pred.dtype) * _or_nan(is_class)
 
     @cached_property
     def valid(self) -> Tensor:
         """Which rows are valid, (n,).
 
         In other rows, label or prediction is not a class or distribution, or the weight
-        is negative or not finite. `checked` sets their values to NaN, so that no
-        plausible number results.
+        is negative or not finite. `checked` sets their values to NaN: no plausible
+        number results.
         """
-        if self.in_logs:
-            # One NaN in a row of logits makes all log-probabilities of the row NaN.
-            valid = self.xp.logical_not(self.xp.isnan(self.y_pred[:, 0]))
+        if self.from_logits:
+            total = self._normalizer[1][:, 0]
+            valid = total == total  # not NaN
         else:
-            rows = self._rows
-            total = absolute_totals(self.y_pred) if rows is None else rows.total
-            valid = near_one(total)
-        if not self.sparse:
-            valid = valid & near_one(absolute_totals(self.labels))
-        elif not self.are_classes:
-            labels = self.labels[:, 0]
-            valid = valid & (labels >= 0) & (labels < self.num_classes)
+            valid = _near_one(self.y_pred)
+        valid = valid & (
+            self._is_class[:, 0] if self.sparse else _near_one(self.labels)
+        )
         if self.sample_weight is not None:
             valid = valid & (self.sample_weight >= 0) & (self.sample_weight < math.inf)
         return valid
@@ -277,114 +245,188 @@ class Batch:
     def checked(self, values: Tensor) -> Tensor:
         """Returns values of the rows, (n,), with NaN where a row is not valid.
 
-        NaN is a factor, so that gradients become NaN as well.
+        NaN is a factor: gradients become NaN as well.
         """
-        if self.xp is np and self.valid.all():
-            return values
-        valid = cast(self.valid, values.dtype)
-        # 1/1 or 0/0: fewer operations than `where`, which torch runs one by one.
-        return values * (valid / valid)
-
-    def as_p(self, values: Tensor) -> Tensor:
-        """Returns the probabilities of values on the scale of `y_pred`."""
-        return self.xp.exp(values) if self.in_logs else values
-
-    def as_log_p(self, values: Tensor) -> Tensor:
-        """Returns the log-probabilities of values on the scale of `y_pred`."""
-        return values if self.in_logs else safe_log(values)
+        return values * _or_nan(ops.cast(self.valid, values.dtype))
 
     def scores(self, csf: Any) -> Tensor:
         """Confidence scores (n,)."""
-        if csf.needs != "probabilities":
-            return csf.scores(self._needed(csf), self.xp)
-        if self.in_logs:
-            return csf.from_log_probabilities(self.y_pred, self.logits)
-        return csf(self.p)
+        if csf.needs == "logits":
+            return csf.scores(self._logits(csf), ops)
+        if self.from_logits:
+            return csf.of_log_p(self.log_p, ops)
+        return csf.scores(self.p, ops)
 
     def log_odds(self, csf: Any) -> Tensor:
         """The log-odds of confidence scores (n,), or the scores if not bounded."""
-        if csf.needs != "probabilities":
-            return csf.log_odds(self._needed(csf), self.xp)
-        if self.in_logs:
-            return csf.log_odds_from_log_probabilities(self.y_pred, self.xp)
-        if csf.built_in and csf.__name__ == "msp" and self._rows is not None:
-            return csf.log_odds(self._rows.largest[:, None], self.xp)
-        return csf.log_odds(self.y_pred, self.xp)
+        if csf.needs == "logits":
+            return csf.log_odds(self._logits(csf), ops)
+        if self.from_logits:
+            return csf.log_odds_of_logits(self.y_pred, ops)
+        return csf.log_odds(self.y_pred, ops)
 
-    def _needed(self, csf: Any) -> Tensor:
-        """Returns the predictions that a score needs."""
-        if self.logits is None:
+    def _logits(self, csf: Any) -> Tensor:
+        """Returns the logits that a score needs."""
+        if not self.from_logits:
             csf.refuse_missing("probabilities")
         csf.check_classes(self.num_classes)
         # A row that has no probabilities has no score.
-        return self.logits + 0.0 * self.xp.amax(self.logits, axis=-1, keepdims=True)
-
-    def predicted(self) -> Tensor:
-        """Returns the predicted class, (n, 1): the first of the most probable ones, or
-        class 1 of two where its probability is above the threshold.
-        """
-        if self.threshold == 0.5:
-            return argmax(self.y_pred)
-        threshold = math.log(self.threshold) if self.in_logs else self.threshold
-        return cast(self.y_pred[:, 1:] > threshold, "int32")
-
-    def top_label(self) -> tuple[Tensor, Tensor]:
-        """Returns the predicted class's probability and its label mass, both (n,)."""
-        rows = self._rows
-        if rows is not None:
-            return self.as_p(rows.largest), cast(rows.found, rows.largest.dtype)
-        place = self.predicted()
-        largest = self.xp.take_along_axis(self.y_pred, place, axis=-1)
-        correct = self.xp.take_along_axis(self.distributions, place, axis=-1)
-        return self.as_p(largest[:, 0]), correct[:, 0]
+        return self.y_pred + 0.0 * ops.amax(self.y_pred, axis=-1, keepdims=True)
 
     @cached_property
-    def _rows(self) -> Rows | None:
-        """The largest prediction of each row, if labels are classes, or None."""
-        if not (self.row_wise and self.sparse and self.threshold == 0.5):
-            return None
-        return summarized(self.y_pred, self.class_indices[:, 0], not self.in_logs)
+    def predicted(self) -> Tensor:
+        """The predicted class as a float, (n, 1): the first of the most probable ones,
+        or class 1 of two where its probability is above the threshold.
+        """
+        if self.threshold == 0.5:
+            return first_largest(self.y_pred, ops)
+        return ops.cast(self.p[:, 1:] > self.threshold, self.y_pred.dtype)
+
+    @cached_property
+    def confidence(self) -> Tensor:
+        """The predicted class's probability, (n,)."""
+        if self.threshold != 0.5:
+            return take_class(self.p, self.predicted, ops)[:, 0]
+        if not self.from_logits:
+            return ops.amax(self.y_pred, axis=-1)
+        return 1.0 / self._normalizer[1][:, 0]
+
+    @cached_property
+    def correct(self) -> Tensor:
+        """The label mass of the predicted class, (n,): 1 or 0 for class indices."""
+        if self.sparse:
+            return ops.cast(self.predicted == self.labels, self.y_pred.dtype)[:, 0]
+        return take_class(self.labels, self.predicted, ops)[:, 0]
 
     def expectation(self, values: Tensor) -> Tensor:
         """Returns Σ_c y_c v_c, (n,), for values of shape (n, 1), (n, k) or (n,)."""
         if len(values.shape) == 1:
             return values
         if values.shape[-1] == 1:
-            return self.xp.squeeze(values, -1)
-        return self.xp.sum(self.labels * values, axis=-1)
+            return ops.squeeze(values, -1)
+        return ops.sum(self.labels * values, axis=-1)
 
     def by_label(self, values: Tensor) -> Tensor:
         """Returns values of the rows, (n,), as (labels, samples)."""
         if self.num_labels == 1:
-            return self.xp.expand_dims(values, 0)
-        return self.xp.transpose(self.xp.reshape(values, (-1, self.num_labels)))
+            return ops.expand_dims(values, 0)
+        return ops.transpose(ops.reshape(values, (-1, self.num_labels)))
 
     def from_labels(self, values: Tensor) -> Tensor:
         """Returns values (labels, samples) as values of the rows, (n,)."""
         if self.num_labels == 1:
             return values[0]
-        return self.xp.reshape(self.xp.transpose(values), (-1,))
+        return ops.reshape(ops.transpose(values), (-1,))
 
     def to_samples(self, values: Tensor) -> Tensor:
         """Returns values of the rows, (n,), in the samples' shape. Multi-label data are
         averaged over labels, and labels that `ignore_class` leaves out count as 0.
         """
         if self.num_labels == 1:
-            return self.xp.reshape(values, self.shape)
-        values = self.xp.reshape(values, (*self.shape, self.num_labels))
+            return ops.reshape(values, self.shape)
+        values = ops.reshape(values, (*self.shape, self.num_labels))
         mask = self.mask
         if mask is not None and len(mask.shape) == len(values.shape):
             values = values * mask
-        return self.xp.mean(values, axis=-1)
+        return ops.mean(values, axis=-1)
 
 
-def _check_host_values(
-    y_true: Any, y_pred: Any, outputs: Outputs, sample_weight: Any, mask: Any
+def _as_float(x: Any) -> Tensor:
+    """Returns `x` as a float32 tensor, or float64 if it is one already."""
+    x = ops.convert_to_tensor(x)
+    if keras.backend.standardize_dtype(x.dtype) in ("float32", "float64"):
+        return x
+    return ops.cast(x, "float32")
+
+
+def _or_nan(ones: Tensor) -> Tensor:
+    """Returns 1/1 or 0/0: fewer operations than `where`, and NaN for 0."""
+    return ones / ones
+
+
+def _near_one(rows: Tensor) -> Tensor:
+    """Returns whether the absolute values of each row, (n, k), sum to 1, (n,)."""
+    return ops.abs(ops.sum(ops.abs(rows), axis=-1) - 1.0) <= SUM_TOLERANCE
+
+
+def _product(shape: tuple[Any, ...], like: Tensor, *factors: Any) -> Tensor | None:
+    """Returns the product of weights and masks in the samples' shape, or None."""
+    weight = None
+    for factor in factors:
+        if factor is not None:
+            factor = ops.cast(ops.convert_to_tensor(factor), like.dtype)
+            factor = broadcast_weight(factor, shape, ops)
+            weight = factor if weight is None else weight * factor
+    return weight
+
+
+def _rows_of_weight(
+    weight: Tensor | None, kept: Tensor | None, num_labels: int
+) -> Tensor | None:
+    """Returns the weight of each row, (n,), or None."""
+    if num_labels > 1:
+        if weight is not None:
+            shape = (*ops.shape(weight), num_labels)
+            weight = ops.broadcast_to(ops.expand_dims(weight, -1), shape)
+        if kept is not None:
+            weight = kept if weight is None else weight * kept
+    return None if weight is None else ops.reshape(weight, (-1,))
+
+
+def _label_rows(
+    arranged: Arranged, outputs: Outputs, y_pred: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """Returns the rows' labels, and which rows `ignore_class` keeps (n,), or None.
+
+    Class indices become floats: TensorFlow computes with int32 on the host.
+    """
+    y_true, k, ignored = arranged.y_true, int(y_pred.shape[-1]), outputs.ignore_class
+    y_true = ops.cast(y_true, y_pred.dtype)
+    if arranged.sparse:
+        flat = ops.reshape(y_true, (-1,))
+        kept = None if ignored is None else flat != ignored
+        return ops.expand_dims(flat, -1), kept
+    if arranged.sparse is None:
+        return _labels_at_run_time(y_true, y_pred, ignored)
+    labels = ops.reshape(y_true, (-1, k))
+    # The last of the two columns of a sigmoid's labels is the label itself.
+    return labels, None if ignored is None else labels[:, 1] != ignored
+
+
+def _labels_at_run_time(
+    y_true: Tensor, y_pred: Tensor, ignored: int | None
+) -> tuple[Tensor, Tensor | None]:
+    """Returns distributions, for labels whose number alone shows what they are.
+
+    TensorFlow drops the static shape of labels once a model has seen two ranks.
+    """
+    n, k = ops.shape(y_pred)
+    flat = ops.reshape(y_true, (-1,))
+    are_indices = ops.equal(ops.shape(flat)[0], n)
+
+    def of_indices() -> Tensor:
+        # A label that is not a class becomes a row of zeros, which is not valid.
+        classes = ops.arange(k, dtype=y_pred.dtype)
+        return ops.cast(classes == ops.expand_dims(flat, -1), y_pred.dtype)
+
+    labels = ops.cond(are_indices, of_indices, lambda: ops.reshape(flat, (-1, int(k))))
+    if ignored is None:
+        return labels, None
+    kept = ops.cond(
+        are_indices,
+        lambda: flat != ignored,
+        lambda: ops.ones((n,), dtype="bool"),
+    )
+    return labels, kept
+
+
+def _check_arrays(
+    y_true: Any, y_pred: Any, outputs: Outputs, sample_weight: Any
 ) -> None:
     """Checks the values that come as NumPy arrays or lists."""
-    if mask is not None or not is_host(sample_weight) or not is_host(y_true):
+    if is_tensor(sample_weight) or is_tensor(y_true):
         return
-    if not is_host(y_pred):
+    if is_tensor(y_pred):
         shape = static_shape(y_pred)
         if shape is None or None in shape:
             return

@@ -8,9 +8,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._backend.host import to_numpy
+from keras_selcal._arrays import Array, to_numpy
 from keras_selcal._backend.ops import mask_of
-from keras_selcal._predictions.samples import Array
 from keras_selcal._validation import check_count, check_unmasked, refuse
 
 # The default of `keras.Model.predict`.

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._backend.ops import TINY
+from keras_selcal._arrays import row_blocks, to_floats, to_numbers
+from keras_selcal._formulas.functions import TINY
 from keras_selcal._predictions.outputs import Outputs
-from keras_selcal._predictions.samples import Samples, row_blocks, to_floats, to_numbers
+from keras_selcal._predictions.samples import Samples
 from keras_selcal._validation import check_logits, check_probabilities, refuse
 
 _FOLDS = 3

@@ -18,16 +18,8 @@ of multi-label data are ordered by sample: row i·k + c is label c of sample i.
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-import keras
-import numpy as np
-from keras import ops
-
-from keras_selcal._backend.host import array_module, cast, to_numpy
-from keras_selcal._backend.ops import Tensor, may_be_infinite
+from keras_selcal._arrays import Tensor
 from keras_selcal._validation import check_count, check_number, refuse
-
-# The value of ln p for a masked class (a logit of −∞): finite, and p = 0.
-LOG_OF_MASKED = -1e4
 
 Shape = tuple[int | None, ...]
 
@@ -207,7 +199,7 @@ class Outputs:
             refuse("ignore_class", self.ignore_class, "None if labels are (..., k)")
         return Arranged(y_pred, y_true, sparse, False)
 
-    def columns(self, y_pred: Any, from_logits: bool, xp: Any = ops) -> Any:
+    def columns(self, y_pred: Any, from_logits: bool, xp: Any) -> Any:
         """Returns predictions with their classes in the last axis: (..., k), two
         columns for one sigmoid unit, (..., labels, 2) for several labels.
         """
@@ -221,7 +213,7 @@ class Outputs:
             return two_columns(y_pred, from_logits, xp)
         return y_pred
 
-    def restored(self, columns: Any, y_pred_shape: Shape | None = None) -> Any:
+    def restored(self, columns: Any, xp: Any, y_pred_shape: Shape | None = None) -> Any:
         """Returns what `columns` returns in the shape of the outputs. One sigmoid unit
         keeps its two columns unless `y_pred_shape` is given.
         """
@@ -231,7 +223,7 @@ class Outputs:
             if len(y_pred_shape) == 1:
                 return columns[..., 1]
             columns = columns[..., 1:]
-        return columns if self.axis == -1 else ops.moveaxis(columns, -1, self.axis)
+        return columns if self.axis == -1 else xp.moveaxis(columns, -1, self.axis)
 
     def _axis(self, shape: Shape) -> int:
         """Returns the axis of the classes as a non-negative number."""
@@ -265,85 +257,6 @@ def two_columns(x: Any, from_logits: bool, xp: Any) -> Any:
     return xp.stack([other, x], axis=-1)
 
 
-def label_rows(
-    arranged: Arranged, outputs: Outputs, y_pred: Tensor
-) -> tuple[Tensor, Tensor | None]:
-    """Returns the rows' labels, and which rows `ignore_class` keeps (n,), or None."""
-    xp = array_module(y_pred)
-    y_true, k, ignored = arranged.y_true, int(y_pred.shape[-1]), outputs.ignore_class
-    if arranged.sparse:
-        flat = y_true if len(y_true.shape) == 1 else xp.reshape(y_true, (-1,))
-        kept = None if ignored is None else flat != ignored
-        return xp.expand_dims(_indices(flat), -1), kept
-    if arranged.sparse is None:
-        return _labels_at_run_time(y_true, y_pred, ignored)
-    labels = cast(xp.reshape(y_true, (-1, k)), y_pred.dtype)
-    # The last of the two columns of a sigmoid's labels is the label itself.
-    return labels, None if ignored is None else labels[:, 1] != ignored
-
-
-def _indices(labels: Tensor) -> Tensor:
-    """Returns class indices, with −1 for a fraction or NaN: as int32, or of a NumPy
-    array as int64.
-    """
-    xp, dtype = array_module(labels), keras.backend.standardize_dtype(labels.dtype)
-    if "float" in dtype:
-        labels = xp.where(xp.equal(labels, xp.floor(labels)), labels, -1.0)
-    if xp is np:
-        return labels.astype("int64", copy=False)
-    if dtype == "int64":
-        # No number wraps around to a class.
-        labels = ops.clip(labels, -1, 2**31 - 1)
-    return ops.cast(labels, "int32")
-
-
-def _labels_at_run_time(
-    y_true: Tensor, y_pred: Tensor, ignored: int | None
-) -> tuple[Tensor, Tensor | None]:
-    """Returns distributions, for labels whose number alone shows what they are.
-
-    TensorFlow drops the static shape of labels once a model has seen two ranks.
-    """
-    n, k = ops.shape(y_pred)
-    flat = ops.reshape(y_true, (-1,))
-    are_indices = ops.equal(ops.shape(flat)[0], n)
-
-    def of_indices() -> Tensor:
-        # A label that is not a class becomes a row of zeros, which is not valid.
-        return ops.one_hot(_indices(flat), k, dtype=y_pred.dtype)
-
-    def of_distributions() -> Tensor:
-        return ops.cast(ops.reshape(flat, (-1, k)), y_pred.dtype)
-
-    labels = ops.cond(are_indices, of_indices, of_distributions)
-    if ignored is None:
-        return labels, None
-    kept = ops.cond(
-        are_indices,
-        lambda: flat != ignored,
-        lambda: ops.ones((n,), dtype="bool"),
-    )
-    return labels, kept
-
-
-def first_class(labels: Tensor, sparse: bool | None) -> Any:
-    """Returns the label of class 0."""
-    if sparse:
-        return array_module(labels).zeros_like(labels)
-    k = int(labels.shape[-1])
-    return cast(array_module(labels).arange(k, dtype="int32") == 0, labels.dtype)
-
-
-def finite_log_p(log_p: Any, xp: Any) -> Any:
-    """Returns ln p with a finite value for masked classes, whose logits are −∞.
-
-    Their products with p = 0 are then 0, not NaN. NaN stays NaN.
-    """
-    if not may_be_infinite(log_p):
-        return log_p
-    return xp.where(log_p == -np.inf, LOG_OF_MASKED, log_p)
-
-
 def broadcast_weight(weight: Any, shape: tuple[Any, ...], xp: Any) -> Any:
     """Returns a weight or mask in the samples' shape, for `xp` `keras.ops` or NumPy.
 
@@ -365,29 +278,3 @@ def broadcast_weight(weight: Any, shape: tuple[Any, ...], xp: Any) -> Any:
     if len(weight.shape) > 0 and missing:
         weight = xp.reshape(weight, xp.shape(weight) + (1,) * missing)
     return xp.broadcast_to(weight, shape)
-
-
-def combined_weight(
-    shape: tuple[Any, ...], y_pred: Tensor, *factors: Any
-) -> Tensor | None:
-    """Returns the product of weights and masks in the samples' shape, or None."""
-    weight, xp = None, array_module(y_pred)
-    for factor in factors:
-        if factor is not None:
-            factor = to_numpy(factor) if xp is np else ops.convert_to_tensor(factor)
-            factor = broadcast_weight(cast(factor, y_pred.dtype), shape, xp)
-            weight = factor if weight is None else weight * factor
-    return weight
-
-
-def rows_of_weight(
-    weight: Tensor | None, kept: Tensor | None, num_labels: int, xp: Any
-) -> Tensor | None:
-    """Returns the weight of each row, (n,), or None."""
-    if num_labels > 1:
-        if weight is not None:
-            shape = (*xp.shape(weight), num_labels)
-            weight = xp.broadcast_to(xp.expand_dims(weight, -1), shape)
-        if kept is not None:
-            weight = kept if weight is None else weight * kept
-    return None if weight is None else xp.reshape(weight, (-1,))

@@ -6,45 +6,17 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from keras_selcal._backend.host import to_numpy
-from keras_selcal._backend.rows import FEW_COLUMNS, entries_at, largest_in_columns
-from keras_selcal._predictions.outputs import Outputs, broadcast_weight, finite_log_p
+from keras_selcal._arrays import Array, row_blocks, to_floats, to_numbers
+from keras_selcal._formulas.functions import log_softmax
+from keras_selcal._predictions.outputs import Outputs, broadcast_weight
 from keras_selcal._validation import (
     check_labels,
     check_logits,
     check_probabilities,
-    check_unmasked,
     check_weights,
     refuse,
 )
-
-Array = NDArray[Any]
-
-# Entries of an (n, k) array that are converted to float64 at a time: 8 MB.
-MOST_ENTRIES = 2**20
-
-
-def to_numbers(argument: str, x: Any) -> Array:
-    """Returns an array or a tensor of any backend as a NumPy array of numbers."""
-    try:
-        array = to_numpy(x)
-        # pandas has objects for mixed values; bfloat16 is of kind "V".
-        if array.dtype.kind in "OV":
-            array = array.astype("float64" if array.dtype.kind == "O" else "float32")
-    except (TypeError, ValueError):
-        refuse(argument, x, "an array of numbers")
-    if array.dtype.kind not in "biuf":
-        refuse(argument, array.reshape(-1)[:1], "an array of numbers")
-    check_unmasked(argument, array)
-    return array
-
-
-def to_floats(outputs: Array) -> Array:
-    """Returns predictions in float32 or float64, as they are if possible."""
-    single_or_double = outputs.dtype in (np.float32, np.float64)
-    return outputs if single_or_double else outputs.astype("float32")
 
 
 def to_weight(sample_weight: Any, shape: tuple[int, ...]) -> Array | None:
@@ -65,13 +37,6 @@ def to_counts(weight: Array | None, n: int) -> Array:
     if weight is None:
         return np.ones(n)
     return weight * np.maximum(1.0, n / weight.sum(axis=-1, keepdims=True))
-
-
-def row_blocks(shape: tuple[int, ...], most: int = MOST_ENTRIES) -> list[slice]:
-    """Returns slices of the rows of an (n, k) array with at most 2²⁰ entries each."""
-    n, k = shape
-    step = max(1, most // k)
-    return [slice(start, start + step) for start in range(0, n, step)]
 
 
 def check_values(
@@ -240,18 +205,11 @@ class Samples:
     def counts(self) -> Array:
         return to_counts(self.weight, self.n)
 
-    def log_p(self, rows: slice, ordered: bool = False) -> Array:
-        """Returns ln p of some rows in float64. `ordered` sorts each row first, so that
-        sums do not depend on the order of the classes.
-        """
+    def log_p(self, rows: slice) -> Array:
+        """Returns ln p of some rows in float64."""
         z = self.y_pred[rows].astype("float64")
-        if ordered:
-            z.sort(axis=-1)
         with np.errstate(divide="ignore", invalid="ignore"):
-            if not self.from_logits:
-                return np.log(z)
-            z -= z.max(axis=-1, keepdims=True)
-            return finite_log_p(z - np.log(np.exp(z).sum(axis=-1, keepdims=True)), np)
+            return log_softmax(z, np) if self.from_logits else np.log(z)
 
     def p(self, rows: slice) -> Array:
         """Returns the probabilities of some rows, (rows, k)."""
@@ -265,7 +223,7 @@ class Samples:
 
     def of_class(self, values: Array, index: Array) -> Array:
         """Returns values[i, index[i]]."""
-        return np.asarray(entries_at(values, index))
+        return np.take_along_axis(values, index[:, None], axis=-1)[:, 0]
 
     def of_label(self, values: Array, rows: slice = slice(None)) -> Array:
         """Returns Σ_c y_c v_c for values (rows, k)."""
@@ -296,68 +254,46 @@ class Samples:
         return (self.y_pred[:, 1] > self.threshold).astype(np.intp)
 
     @cached_property
-    def _largest(self) -> tuple[Array, bool]:
-        """The largest prediction (n,), and whether it is known to be unique in every
-        row without NaN.
-        """
-        if self.num_classes > FEW_COLUMNS:
-            return self.of_class(self.y_pred, self.top), False
-        return largest_in_columns(self.y_pred)
-
-    @cached_property
     def confidence(self) -> Array:
         """The predicted class's probability (n,), in the predictions' precision."""
-        if self.threshold != 0.5:
-            return self.each(lambda rows: self.of_class(self.p(rows), self.top[rows]))
-        largest, _ = self._largest
-        if not self.from_logits:
-            return largest
-
-        def of_rows(rows: slice) -> Array:
-            z = self.y_pred[rows].astype("float64")
-            z -= largest[rows, None]
-            return 1 / np.exp(z, out=z).sum(axis=-1)
-
-        with np.errstate(invalid="ignore"):
-            return self.each(of_rows)
+        return self.each(lambda rows: self.of_class(self.p(rows), self.top[rows]))
 
     @cached_property
     def correct(self) -> Array:
         """The label mass of the predicted class (n,): 1 or 0 for class indices."""
         if not self.sparse:
             return self.of_class(self.labels, self.top)
-        if self.threshold == 0.5:
-            largest, once = self._largest
-            if once:
-                return (self.of_label(self.y_pred) == largest).astype("float64")
         return (self.top == self.labels).astype("float64")
 
     def scores(self, csf: Any) -> Array:
         """Confidence scores (n,), in the predictions' own precision."""
-        if csf.needs != "probabilities":
-            return self.each(lambda rows: csf.scores(self._needed(csf, rows), np))
-        if csf.built_in and csf.__name__ == "msp" and not self.from_logits:
-            return self._largest[0]
+        if csf.needs == "logits":
+            return self.each(lambda rows: csf.scores(self._logits(csf, rows), np))
         return self.each(lambda rows: csf.scores(self.p(rows), np))
 
     def ranks(self, csf: Any) -> Array:
         """Values that order the samples by confidence (n,).
 
-        These are the scores, or, for built-in scores of logits, their log-odds, which
-        float64 does not round to one value where the score saturates.
+        These are the scores, those outside their support at its nearer end; or, for
+        built-in scores of logits, their log-odds, which float64 does not round to one
+        value where the score saturates.
         """
-        if csf.needs != "probabilities" or not (self.from_logits and csf.built_in):
+        if csf.needs == "logits":
             return self.scores(csf)
+        if not (self.from_logits and csf.built_in):
+            return np.clip(self.scores(csf), *csf.support(self.num_classes))
+
+        def log_odds(rows: slice) -> Array:
+            # In order, sums do not depend on the order of the classes.
+            z = np.sort(self.y_pred[rows].astype("float64"), axis=-1)
+            return csf.log_odds_of_logits(z, np)
+
         # NaN stays NaN, without NumPy's warning.
         with np.errstate(invalid="ignore"):
-            return self.each(
-                lambda rows: csf.log_odds_from_log_probabilities(
-                    self.log_p(rows, ordered=True), np
-                )
-            )
+            return self.each(log_odds)
 
-    def _needed(self, csf: Any, rows: slice) -> Array:
-        """Returns the predictions that a score needs, of some rows in float64."""
+    def _logits(self, csf: Any, rows: slice) -> Array:
+        """Returns the logits that a score needs, of some rows in float64."""
         if not self.from_logits:
             csf.refuse_missing("probabilities")
         csf.check_classes(self.num_classes)

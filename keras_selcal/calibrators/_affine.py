@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops
 
-from keras_selcal._backend.ops import Tensor, matmul
+from keras_selcal._arrays import Tensor
+from keras_selcal._backend.ops import matmul
 from keras_selcal._extras import require
 from keras_selcal._predictions.labelled import Labelled
 from keras_selcal._validation import check_count, check_number

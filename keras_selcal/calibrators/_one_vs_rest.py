@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from keras import ops
 
-from keras_selcal._backend.ops import Tensor
+from keras_selcal._arrays import Tensor
 from keras_selcal._predictions.labelled import Labelled
 from keras_selcal.calibrators._affine import log_softmax
 from keras_selcal.calibrators.base import Calibrator

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_selcal._backend.ops import TINY, Tensor
+from keras_selcal._arrays import Tensor
+from keras_selcal._formulas.functions import TINY
 
 Parameters = Mapping[str, np.ndarray]
 

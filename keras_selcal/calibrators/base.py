@@ -15,8 +15,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._backend.host import is_host
-from keras_selcal._backend.ops import TINY, Tensor, as_float
+from keras_selcal._arrays import Tensor, is_tensor
+from keras_selcal._formulas.functions import TINY
+from keras_selcal._predictions.batch import _as_float as as_float
 from keras_selcal._predictions.data import LabelledData, LabelledOutputs
 from keras_selcal._predictions.labelled import Labelled, gather, host_outputs
 from keras_selcal._predictions.models import append_layer, gives_logits
@@ -259,7 +260,7 @@ class Calibrator(ABC):
         """
         columns, parameters = self._prepare(logits)
         shape = tuple(logits.shape) if hasattr(logits, "shape") else np.shape(logits)
-        return self.outputs.restored(self._apply(columns, parameters), shape)
+        return self.outputs.restored(self._apply(columns, parameters), ops, shape)
 
     def predict_proba(self, logits: Any) -> np.ndarray:
         """Returns calibrated probabilities as a NumPy array; see `__call__`."""
@@ -274,7 +275,7 @@ class Calibrator(ABC):
 
     def _prepare(self, logits: Any) -> tuple[Tensor, dict[str, Tensor]]:
         parameters = self.parameters
-        if is_host(logits):
+        if not is_tensor(logits):
             logits = host_outputs(self.outputs, logits, self.from_logits)
         columns = self._columns(as_float(logits), self.from_logits)
         return columns, to_tensors(parameters, columns.dtype)
@@ -294,7 +295,7 @@ class Calibrator(ABC):
         """Returns outputs as logits (..., k), or (..., labels, 2) if multi-label."""
         assert self._fitted is not None
         self._check_shape(x.shape)
-        x = self.outputs.columns(x, from_logits)
+        x = self.outputs.columns(x, from_logits, ops)
         if from_logits:
             return x
         # Rows that are not distributions become NaN instead of a plausible result.

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._backend.ops import Tensor
+from keras_selcal._arrays import Tensor
 from keras_selcal._predictions.labelled import Labelled
 from keras_selcal._saving import serializable
 from keras_selcal._validation import check_choice, check_count

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 from keras import ops
 
-from keras_selcal._backend.ops import TINY, Tensor
+from keras_selcal._arrays import Tensor
 from keras_selcal._extras import require
+from keras_selcal._formulas.functions import TINY
 from keras_selcal._predictions.labelled import Labelled
 from keras_selcal._saving import serializable
 from keras_selcal.calibrators._one_vs_rest import (

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._backend.ops import Tensor
+from keras_selcal._arrays import Tensor
 from keras_selcal._saving import serializable
 from keras_selcal.calibrators._parameters import Fitted, to_tensors
 
@@ -67,7 +67,7 @@ class CalibrationLayer(keras.layers.Layer):
 
     def call(self, inputs: Tensor) -> Tensor:
         p = self._calibrator._apply(*self._prepare(inputs))
-        return self._calibrator.outputs.restored(p, tuple(inputs.shape))
+        return self._calibrator.outputs.restored(p, ops, tuple(inputs.shape))
 
     def accepts(self, inputs: Tensor) -> Tensor:
         """Returns which samples the calibrator accepts, a mask (...)."""

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_selcal._backend.ops import Tensor
+from keras_selcal._arrays import Tensor
 from keras_selcal._predictions.labelled import Labelled
 from keras_selcal._predictions.temperature import (
     below_top_of,

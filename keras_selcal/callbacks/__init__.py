@@ -2,6 +2,5 @@
 
 from keras_selcal.callbacks.calibrate_at_end import CalibrateAtEnd
 from keras_selcal.callbacks.calibration_monitor import CalibrationMonitor
-from keras_selcal.callbacks.loss_schedule import LossSchedule
 
-__all__ = ["CalibrateAtEnd", "CalibrationMonitor", "LossSchedule"]
+__all__ = ["CalibrateAtEnd", "CalibrationMonitor"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_selcal._predictions.samples import Array
+from keras_selcal._arrays import Array
 from keras_selcal.cli.labels import fail, number_of, read_indices, read_multi_hot
 from keras_selcal.cli.predictions import PredictionFile
 

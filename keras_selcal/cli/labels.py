@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from keras_selcal._predictions.samples import Array
+from keras_selcal._arrays import Array
 
 _BOOLS = {"false": 0, "true": 1}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._predictions.samples import Array
+from keras_selcal._arrays import Array
 from keras_selcal._writing import replacing
 from keras_selcal.calibrators import Calibrator
 from keras_selcal.cli.files import read_predictions

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_selcal._predictions.samples import Array
+from keras_selcal._arrays import Array
 from keras_selcal.cli.labels import class_numbers, fail
 
 

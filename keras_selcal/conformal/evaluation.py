@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._predictions.samples import to_numbers, to_weight
+from keras_selcal._arrays import to_numbers
+from keras_selcal._predictions.samples import to_weight
 from keras_selcal._validation import refuse
 from keras_selcal.conformal.scores import check_classes
 from keras_selcal.conformal.threshold import masses

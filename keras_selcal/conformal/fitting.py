@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_selcal._backend.host import to_numpy
-from keras_selcal._predictions.samples import row_blocks
+from keras_selcal._arrays import row_blocks, to_numpy
 from keras_selcal._validation import check_unmasked, refuse
 from keras_selcal.conformal.layer import (
     OUTPUT_OPTIONS,

@@ -8,7 +8,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._backend.ops import Tensor, safe_log
+from keras_selcal._arrays import Tensor
+from keras_selcal._formulas.functions import safe_log
 from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._saving import serializable
 from keras_selcal.calibrators import CalibrationLayer
@@ -164,7 +165,7 @@ class ConformalLayer(AnswerLayer):
             sets = ops.logical_and(sets, ops.expand_dims(mask, -1))
             labels = ops.where(mask, labels, MASKED)
         return {
-            "probabilities": self.outputs.restored(probabilities),
+            "probabilities": self.outputs.restored(probabilities, ops),
             "sets": sets,
             "sizes": ops.sum(ops.cast(sets, "int32"), axis=-1),
             "labels": labels,
@@ -181,7 +182,7 @@ class ConformalLayer(AnswerLayer):
         u: Any = 1.0
         if self.score.seed is not None:
             # Those of the model itself: a calibrator can map many samples to one value.
-            logits = columns if self.outputs.from_logits else safe_log(columns)
+            logits = columns if self.outputs.from_logits else safe_log(columns, ops)
             direction = ops.convert_to_tensor(self._direction)
             u = uniforms(ops.log_softmax(logits, axis=-1), direction, ops)
         return self.score.of_classes(probabilities, u, ops)

@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._backend.host import to_numpy
-from keras_selcal._predictions.samples import row_blocks, to_numbers
+from keras_selcal._arrays import row_blocks, to_numbers, to_numpy
 from keras_selcal._validation import (
     check_choice,
     check_groups,

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_selcal._arrays import row_blocks, to_numbers
 from keras_selcal._predictions.outputs import two_columns
-from keras_selcal._predictions.samples import row_blocks, to_numbers
 from keras_selcal._validation import (
     SUM_TOLERANCE,
     check_choice,

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._backend.host import to_numpy
-from keras_selcal._predictions.samples import to_numbers
+from keras_selcal._arrays import to_numbers, to_numpy
 from keras_selcal._validation import check_count, check_groups, refuse
 from keras_selcal.conformal.scores import (
     check_alpha,

@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_selcal._arrays import Array
 from keras_selcal._formulas.ranking import Ranking
-from keras_selcal._predictions.samples import Array, Samples, to_counts
+from keras_selcal._predictions.samples import Samples, to_counts
 from keras_selcal._resampling import resample_counts
 from keras_selcal._segments import Segments
 from keras_selcal._validation import refuse

@@ -3,26 +3,31 @@
 from typing import Any
 
 import numpy as np
-from keras import ops
 
-from keras_selcal._backend.ops import TINY
+from keras_selcal._formulas.functions import (
+    TINY,
+    at_least,
+    constant,
+    log_sum_exp,
+    safe_log,
+    zero_unless,
+)
 from keras_selcal._saving import serializable, serialize_callable
 from keras_selcal._validation import check_number
-from keras_selcal.csf.score import BuiltIn, log
+from keras_selcal.csf.score import BuiltIn
 
 # p where none is given: see the table of docs/scores.md.
 DEFAULT_P = 4.0
 
 
-def _max_logit(logits: Any, xp: Any = ops) -> Any:
+def _max_logit(logits: Any, xp: Any) -> Any:
     """The largest logit, max z."""
     return xp.amax(logits, axis=-1)
 
 
-def _energy(logits: Any, xp: Any = ops) -> Any:
+def _energy(logits: Any, xp: Any) -> Any:
     """Negative free energy, ln Σ exp z."""
-    top = xp.amax(logits, axis=-1)
-    return top + xp.log(xp.sum(xp.exp(logits - top[..., None]), axis=-1))
+    return log_sum_exp(logits, xp)
 
 
 @serializable
@@ -65,28 +70,29 @@ class MaxLogitPNorm(BuiltIn):
         """Returns the largest centred logit as a share of the largest in absolute
         value, and ln of the norm in the same unit.
         """
-        counts = logits != -np.inf
+        counts = xp.not_equal(logits, constant(-np.inf, logits, xp))
         # From the largest one on, the mean of equal logits is exact.
-        z = xp.where(counts, logits - xp.amax(logits, axis=-1, keepdims=True), 0.0)
-        number = xp.sum(xp.where(counts, xp.ones_like(z), 0.0), axis=-1)
+        z = logits - xp.amax(logits, axis=-1, keepdims=True)
+        z = zero_unless(counts, z, xp)
+        number = xp.sum(zero_unless(counts, xp.ones_like(z), xp), axis=-1)
         mean = (xp.sum(z, axis=-1) / number)[..., None]
-        z = xp.where(counts, z - mean, 0.0)
-        unit = xp.maximum(xp.amax(xp.abs(z), axis=-1), TINY)
+        z = zero_unless(counts, z - mean, xp)
+        unit = at_least(xp.amax(xp.abs(z), axis=-1), TINY, xp)
         powers = xp.power(xp.abs(z) / unit[..., None], self.p)
         # NaN where a logit is NaN or ∞, or where none counts.
         top = xp.amax(z, axis=-1) / unit + 0.0 * mean[..., 0]
-        return top, log(xp.sum(powers, axis=-1), xp) / self.p
+        return top, safe_log(xp.sum(powers, axis=-1), xp) / self.p
 
-    def _score(self, logits: Any, xp: Any = ops) -> Any:
+    def _score(self, logits: Any, xp: Any) -> Any:
         top, log_norm = self._log_score(logits, xp)
         # Equal logits have a norm of 0, and a score of 0.
-        return top * xp.exp(-xp.maximum(log_norm, 0.0))
+        return top * xp.exp(-at_least(log_norm, 0.0, xp))
 
     def _odds(self, logits: Any, xp: Any) -> Any:
         """Returns ln g − ln(1 − g)."""
         top, log_norm = self._log_score(logits, xp)
-        log_score = log(top, xp) - xp.maximum(log_norm, 0.0)
-        return log_score - log(-xp.expm1(log_score), xp)
+        log_score = safe_log(top, xp) - at_least(log_norm, 0.0, xp)
+        return log_score - safe_log(-xp.expm1(log_score), xp)
 
     def flaw(self, num_classes: int, events: bool) -> str | None:
         if num_classes == 2:

@@ -4,130 +4,150 @@ import math
 from typing import Any
 
 import numpy as np
-from keras import ops
 
-from keras_selcal._backend.ops import TINY, Tensor, largest, largest_log_p, top_two
-from keras_selcal.csf.score import BuiltIn, Support, log
-
-
-def _log_sum_exp(x: Any, xp: Any) -> Any:
-    top = xp.amax(x, axis=-1)
-    return top + xp.log(xp.sum(xp.exp(x - top[..., None]), axis=-1))
-
-
-def _split(log_p: Any, xp: Any) -> tuple[Any, Any]:
-    """Returns the largest ln p, and all of them with that one removed."""
-    classes = xp.arange(log_p.shape[-1], dtype="int32")
-    first = classes == xp.argmax(log_p, axis=-1)[..., None]
-    return xp.amax(log_p, axis=-1), xp.where(first, _STRUCK_OUT, log_p)
-
+from keras_selcal._formulas.functions import (
+    TINY,
+    cast,
+    constant,
+    first_largest,
+    log_softmax,
+    log_sum_exp,
+    safe_log,
+    zero_unless,
+)
+from keras_selcal.csf.score import BuiltIn, Support
 
 # A logarithm of 0 that stays finite in differences.
 _STRUCK_OUT = -1e30
+# The log-odds of a score on the lower end of its support.
+_LOWEST = -1e4
 
 
-def _msp(probabilities: Any, xp: Any = ops) -> Any:
+def _top_two(x: Any, xp: Any) -> tuple[Any, Any]:
+    """Returns the largest and the second largest of the last axis."""
+    first = xp.amax(x, axis=-1, keepdims=True)
+    # Symbolic tensors are compared by identity, unless by this function.
+    at_first = xp.equal(x, first)
+    second = xp.amax(xp.where(at_first, constant(_STRUCK_OUT, x, xp), x), axis=-1)
+    tied = xp.sum(cast(at_first, x.dtype, xp), axis=-1) > 1
+    return first[..., 0], xp.where(tied, first[..., 0], second)
+
+
+def _rest(z: Any, xp: Any) -> tuple[Any, Any]:
+    """Returns d = z − max z, and Σ exp d over all classes but the first largest.
+
+    Where that sum is small, it keeps the digits that 1 − p would lose.
+    """
+    d = z - xp.amax(z, axis=-1, keepdims=True)
+    below = cast(d < 0, d.dtype, xp)
+    tied = d.shape[-1] - xp.sum(below, axis=-1)
+    return d, xp.sum(xp.exp(d) * below, axis=-1) + (tied - 1.0)
+
+
+def _msp(p: Any, xp: Any) -> Any:
     """Maximum softmax probability, max p."""
-    if xp is np:
-        return np.amax(probabilities, axis=-1)
-    return largest(probabilities)[..., 0]
+    return xp.amax(p, axis=-1)
 
 
-def _msp_of_logs(log_p: Tensor) -> Tensor:
-    return ops.exp(ops.amax(log_p, axis=-1))
+def _msp_of_log_p(log_p: Any, xp: Any) -> Any:
+    return xp.exp(xp.amax(log_p, axis=-1))
 
 
-def _msp_of_logits(log_p: Tensor, logits: Tensor) -> Tensor:
-    return ops.exp(largest_log_p(log_p, logits))[..., 0]
-
-
-def _msp_log_odds(log_p: Any, xp: Any) -> Any:
+def _msp_log_odds(z: Any, xp: Any) -> Any:
     """Returns ln p_1 − ln Σ_{c≠1} p_c."""
-    top, others = _split(log_p, xp)
-    return top - _log_sum_exp(others, xp)
+    return -safe_log(_rest(z, xp)[1], xp)
 
 
-def _margin(probabilities: Any, xp: Any = ops) -> Any:
+def _margin(p: Any, xp: Any) -> Any:
     """Softmax margin, the largest probability minus the second largest."""
-    if xp is np:
-        top = np.partition(probabilities, -2, axis=-1)[..., -2:]
-        return top[..., 1] - top[..., 0]
-    first, second = top_two(probabilities)
-    return (first - second)[..., 0]
+    first, second = _top_two(p, xp)
+    return first - second
 
 
-def _margin_of_logs(log_p: Tensor) -> Tensor:
-    first, second = top_two(log_p)
-    return (-ops.exp(first) * ops.expm1(second - first))[..., 0]
+def _margin_of_log_p(log_p: Any, xp: Any) -> Any:
+    first, second = _top_two(log_p, xp)
+    return -xp.exp(first) * xp.expm1(second - first)
 
 
-def _margin_log_odds(log_p: Any, xp: Any) -> Any:
+def _margin_log_odds(z: Any, xp: Any) -> Any:
     """Returns ln(p_1 − p_2) − ln(p_2 + Σ_{c≠1} p_c)."""
-    top, others = _split(log_p, xp)
-    second = xp.amax(others, axis=-1)
-    margin = top + log(-xp.expm1(second - top), xp)
-    return margin - xp.logaddexp(second, _log_sum_exp(others, xp))
+    d, rest = _rest(z, xp)
+    second = _top_two(d, xp)[1]
+    log_odds = safe_log(-xp.expm1(second), xp) - safe_log(xp.exp(second) + rest, xp)
+    # Two equal classes at the top: the lowest score, however probable they are.
+    return xp.where(second >= 0, constant(_LOWEST, d, xp), log_odds)
 
 
-def _neg_entropy(probabilities: Any, xp: Any = ops) -> Any:
+def _neg_entropy(p: Any, xp: Any) -> Any:
     """Negative entropy Σ p ln p in nats, with 0·ln 0 = 0."""
-    return xp.sum(probabilities * log(probabilities, xp), axis=-1)
+    return xp.sum(p * safe_log(p, xp), axis=-1)
 
 
-def _neg_entropy_of_logs(log_p: Tensor) -> Tensor:
-    return ops.sum(ops.exp(log_p) * log_p, axis=-1)
+def _neg_entropy_of_log_p(log_p: Any, xp: Any) -> Any:
+    return xp.sum(xp.exp(log_p) * log_p, axis=-1)
 
 
-def _neg_entropy_log_odds(log_p: Any, xp: Any) -> Any:
+def _neg_entropy_log_odds(z: Any, xp: Any) -> Any:
     """Returns ln(1 − H/ln k) − ln(H/ln k).
 
     H = p_1 (−ln p_1 + Σ_{c≠1} p_c/p_1 (−ln p_c)) is the entropy.
     With r = Σ_{c≠1} p_c/p_1, −ln p_1 = ln(1 + r) and −ln p_c = ln(1 + r) − ln(p_c/p_1);
     the factor p_2/p_1, which may be too small for a float, is kept as a logarithm.
     """
-    top, others = _split(log_p, xp)
+    d, _ = _rest(z, xp)
+    others = _without_first(d, xp)
     second = xp.amax(others, axis=-1)
     shares = xp.exp(others - second[..., None])
     total = xp.sum(shares, axis=-1)
-    r = xp.exp(second - top) * total
+    r = xp.exp(second) * total
     tiny = r < 1e-6
     minus_log_p1 = xp.log1p(r)
-    quotient = xp.where(tiny, 1.0 - r / 2, minus_log_p1 / xp.where(tiny, 1.0, r))
-    distance = xp.where(shares > 0, (top + minus_log_p1)[..., None] - others, 0.0)
+    quotient = minus_log_p1 / xp.where(tiny, xp.ones_like(r), r)
+    quotient = xp.where(tiny, 1.0 - r / 2, quotient)
+    distance = zero_unless(shares > 0, minus_log_p1[..., None] - others, xp)
     rest = total * quotient + xp.sum(shares * distance, axis=-1)
-    log_entropy = second - top - minus_log_p1 + xp.log(rest)
-    log_most = math.log(math.log(log_p.shape[-1]))
-    u = -xp.expm1(xp.minimum(log_entropy - log_most, 0.0))
-    return log(u, xp) - (log_entropy - log_most)
+    log_entropy = second - minus_log_p1 + xp.log(rest)
+    log_share = log_entropy - math.log(math.log(z.shape[-1]))
+    u = -xp.expm1(xp.minimum(log_share, xp.zeros_like(log_share)))
+    return safe_log(u, xp) - log_share
 
 
 def _entropy_support(num_classes: int) -> Support:
     return -math.log(num_classes), 0.0
 
 
+def _without_first(log_p: Any, xp: Any) -> Any:
+    """Returns ln p with the first largest removed."""
+    classes = xp.arange(log_p.shape[-1], dtype=log_p.dtype)
+    first = xp.equal(classes, first_largest(log_p, xp))
+    return xp.where(first, constant(_STRUCK_OUT, log_p, xp), log_p)
+
+
 def _log_rest(log_p: Any, xp: Any) -> Any:
     """Returns ln(1 − p) of each class, (..., k), precise for the largest p too."""
-    _, others = _split(log_p, xp)
-    rest = _log_sum_exp(others, xp)[..., None]
+    others = _without_first(log_p, xp)
+    rest = log_sum_exp(others, xp)[..., None]
     # p ≤ ½ for every other class, whatever the rounding.
-    of_others = xp.log1p(-xp.exp(xp.minimum(others, -0.69)))
+    at_most_half = xp.minimum(others, constant(-0.69, others, xp))
+    of_others = xp.log1p(-xp.exp(at_most_half))
     return xp.where(others < _STRUCK_OUT / 2, rest, of_others)
 
 
-def _doctor(probabilities: Any, xp: Any = ops) -> Any:
+def _doctor(p: Any, xp: Any) -> Any:
     """Doctor's Σ p², the probability that a draw from p repeats: 1 − Gini impurity."""
-    return xp.sum(probabilities * probabilities, axis=-1)
+    return xp.sum(p * p, axis=-1)
 
 
-def _doctor_of_logs(log_p: Tensor) -> Tensor:
-    return ops.sum(ops.exp(2 * log_p), axis=-1)
+def _doctor_of_log_p(log_p: Any, xp: Any) -> Any:
+    return xp.sum(xp.exp(2 * log_p), axis=-1)
 
 
-def _doctor_log_odds(log_p: Any, xp: Any) -> Any:
+def _doctor_log_odds(z: Any, xp: Any) -> Any:
     """Returns ln(Σ p² − 1/k) − ln Σ p (1 − p)."""
+    log_p = log_softmax(z, xp)
     squares = xp.sum(xp.exp(2 * log_p), axis=-1)
-    impurity = _log_sum_exp(log_p + _log_rest(log_p, xp), xp)
-    return log(squares - 1 / log_p.shape[-1], xp) - impurity
+    impurity = log_sum_exp(log_p + _log_rest(log_p, xp), xp)
+    return safe_log(squares - 1 / log_p.shape[-1], xp) - impurity
 
 
 def _inverse_support(num_classes: int) -> Support:
@@ -145,26 +165,28 @@ def _gen_sum(log_terms: Any, xp: Any) -> Any:
         if xp is np:
             log_terms = np.partition(log_terms, -_GEN_CLASSES, -1)[..., -_GEN_CLASSES:]
         else:
-            log_terms, _ = ops.top_k(log_terms, _GEN_CLASSES)
+            log_terms, _ = xp.top_k(log_terms, _GEN_CLASSES)
     return xp.sum(xp.exp(GEN_POWER * log_terms), axis=-1)
 
 
-def _gen(probabilities: Any, xp: Any = ops) -> Any:
+def _gen(p: Any, xp: Any) -> Any:
     """Generalised entropy −Σ (p (1 − p))^0.1 over the 100 most probable classes."""
-    variance = probabilities * (1.0 - probabilities)
+    variance = p * (1.0 - p)
     # 0 to a power has no finite gradient: such a class is left out, but NaN is not.
-    return -_gen_sum(xp.where(variance <= TINY, _STRUCK_OUT, log(variance, xp)), xp)
+    struck_out = constant(_STRUCK_OUT, variance, xp)
+    return -_gen_sum(xp.where(variance <= TINY, struck_out, safe_log(variance, xp)), xp)
 
 
-def _gen_of_logs(log_p: Tensor) -> Tensor:
-    return -_gen_sum(log_p + _log_rest(log_p, ops), ops)
+def _gen_of_log_p(log_p: Any, xp: Any) -> Any:
+    return -_gen_sum(log_p + _log_rest(log_p, xp), xp)
 
 
-def _gen_log_odds(log_p: Any, xp: Any) -> Any:
+def _gen_log_odds(z: Any, xp: Any) -> Any:
     """Returns ln(1 − G/m) − ln(G/m), G = −s and −m the lowest score."""
+    log_p = log_softmax(z, xp)
     lowest, _ = _gen_support(log_p.shape[-1])
     share = _gen_sum(log_p + _log_rest(log_p, xp), xp) / -lowest
-    return log(1.0 - share, xp) - log(share, xp)
+    return safe_log(1.0 - share, xp) - safe_log(share, xp)
 
 
 def _gen_support(num_classes: int) -> Support:
@@ -173,14 +195,16 @@ def _gen_support(num_classes: int) -> Support:
     return -m * (1 / m * (1 - 1 / m)) ** GEN_POWER, 0.0
 
 
-msp = BuiltIn("msp", _msp, _msp_of_logs, _msp_log_odds, of_logits=_msp_of_logits)
-margin = BuiltIn("margin", _margin, _margin_of_logs, _margin_log_odds)
+msp = BuiltIn("msp", _msp, _msp_of_log_p, _msp_log_odds)
+margin = BuiltIn("margin", _margin, _margin_of_log_p, _margin_log_odds)
 neg_entropy = BuiltIn(
     "neg_entropy",
     _neg_entropy,
-    _neg_entropy_of_logs,
+    _neg_entropy_of_log_p,
     _neg_entropy_log_odds,
     _entropy_support,
 )
-doctor = BuiltIn("doctor", _doctor, _doctor_of_logs, _doctor_log_odds, _inverse_support)
-gen = BuiltIn("gen", _gen, _gen_of_logs, _gen_log_odds, _gen_support)
+doctor = BuiltIn(
+    "doctor", _doctor, _doctor_of_log_p, _doctor_log_odds, _inverse_support
+)
+gen = BuiltIn("gen", _gen, _gen_of_log_p, _gen_log_odds, _gen_support)

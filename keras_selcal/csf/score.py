@@ -6,9 +6,9 @@ from itertools import zip_longest
 from typing import Any
 
 import numpy as np
-from keras import ops
 
-from keras_selcal._backend.ops import TINY, Tensor, as_float
+from keras_selcal._arrays import Tensor, is_tensor, namespace, to_floats, to_numpy
+from keras_selcal._formulas.functions import at_least, at_most, safe_log
 from keras_selcal._saving import (
     deserialize_if_config,
     serializable,
@@ -29,7 +29,7 @@ SCALE = 4.0
 _LARGE = 1e30
 
 
-def squash(x: Any, xp: Any = ops) -> Any:
+def squash(x: Any, xp: Any) -> Any:
     """Returns x/(4 + |x|) in (−1, 1): rising, and without the saturation of a sigmoid;
     ±1 for ±∞.
 
@@ -37,13 +37,8 @@ def squash(x: Any, xp: Any = ops) -> Any:
     >>> squash(np.array([-4.0, 0.0, 12.0]), np).tolist()
     [-0.5, 0.0, 0.75]
     """
-    x = xp.clip(x, -_LARGE, _LARGE)
+    x = at_most(at_least(x, -_LARGE, xp), _LARGE, xp)
     return x / (SCALE + xp.abs(x))
-
-
-def log(x: Any, xp: Any) -> Any:
-    """Returns ln x, finite at 0."""
-    return xp.log(xp.maximum(x, TINY))
 
 
 @serializable
@@ -64,6 +59,9 @@ class ConfidenceScore:
     0.25
     """
 
+    # Whether the score has a precise form of its log-odds.
+    built_in = False
+
     def __init__(
         self,
         function: Callable[[Tensor], Tensor],
@@ -77,24 +75,27 @@ class ConfidenceScore:
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__doc__ = function.__doc__
 
-    def __call__(self, x: Any) -> Tensor:
-        return self.scores(as_float(x))
+    def __call__(self, x: Any) -> Any:
+        """Returns the scores of probabilities or logits, tensors or arrays."""
+        xp = namespace(x)
+        return self.scores(to_floats(to_numpy(x)) if xp is np else _as_float(x), xp)
 
-    def scores(self, x: Any, xp: Any = ops) -> Any:
-        """Returns the scores of what the score needs; of NumPy arrays with `xp=numpy`.
+    def scores(self, x: Any, xp: Any) -> Any:
+        """Returns the scores of what the score needs.
 
         Args:
             x: probabilities or logits, (..., k).
             xp: `keras.ops` or NumPy.
         """
-        x = as_float(x)
-        scores = as_float(self.function(x))
-        self._check_shape(scores, x)
         if xp is np:
-            return np.asarray(ops.convert_to_numpy(scores), "float64")
+            # A function of `keras.ops` takes arrays as well, and returns a tensor.
+            scores = to_numpy(self.function(x)).astype("float64")
+        else:
+            scores = _as_float(self.function(x))
+        self._check_shape(scores, x)
         return scores
 
-    def _check_shape(self, scores: Tensor, x: Tensor) -> None:
+    def _check_shape(self, scores: Any, x: Any) -> None:
         """Raises ValueError unless there is one score for each row of x."""
         # TensorFlow may not know how many dimensions there are, or a dimension, yet.
         if any(getattr(tensor.shape, "rank", 0) is None for tensor in (scores, x)):
@@ -104,18 +105,11 @@ class ConfidenceScore:
             one = f"a function that returns one score for each row of {tuple(x.shape)}"
             refuse("csf", self.__name__, f"{one}, not {tuple(scores.shape)}")
 
-    def from_log_probabilities(
-        self, log_probabilities: Tensor, logits: Tensor | None = None
-    ) -> Tensor:
-        """Returns the scores for ln p, of a score that needs probabilities.
+    def of_log_p(self, log_p: Any, xp: Any) -> Any:
+        """Returns the scores for ln p, of a score that needs probabilities."""
+        return self.scores(xp.exp(log_p), xp)
 
-        Args:
-            log_probabilities: ln p, (..., k).
-            logits: logits of p, from which some scores are computed faster, or None.
-        """
-        return self(ops.exp(log_probabilities))
-
-    def log_odds(self, x: Any, xp: Any = ops) -> Any:
+    def log_odds(self, x: Any, xp: Any) -> Any:
         """Returns ln u − ln(1 − u), u = (s − lo)/(hi − lo) the score on [0, 1], or s
         itself if it is not bounded: a rising function of the score.
 
@@ -125,17 +119,19 @@ class ConfidenceScore:
         if not self.bounded:
             return s
         lo, hi = self.support(x.shape[-1])
-        return log(s - lo, xp) - log(hi - s, xp)
+        return safe_log(s - lo, xp) - safe_log(hi - s, xp)
 
-    def log_odds_from_log_probabilities(
-        self, log_probabilities: Any, xp: Any = ops
-    ) -> Any:
-        """Returns the log-odds of the scores for ln p.
+    def log_odds_of_logits(self, logits: Any, xp: Any) -> Any:
+        """Returns the log-odds of the scores for logits, or for ln p.
 
-        The built-in scores compute them from ln p of the other classes, so that they
-        keep rising where the score itself is rounded to the end of its support.
+        The built-in scores compute them from the other classes, so that they keep
+        rising where the score itself is rounded to the end of its support.
         """
-        return self.log_odds(xp.exp(log_probabilities), xp)
+        if self.needs == "logits":
+            return self.log_odds(logits, xp)
+        d = logits - xp.amax(logits, axis=-1, keepdims=True)
+        p = xp.exp(d)
+        return self.log_odds(p / xp.sum(p, axis=-1, keepdims=True), xp)
 
     @property
     def bounded(self) -> bool:
@@ -150,7 +146,7 @@ class ConfidenceScore:
             refuse("support", (lo, hi), f"a pair lo < hi for csf {self.__name__}")
         return float(lo), float(hi)
 
-    def squashed(self, scores: Any, xp: Any = ops) -> Any:
+    def squashed(self, scores: Any, xp: Any) -> Any:
         """Returns scores, or a threshold on them, on a bounded scale."""
         return scores if self.bounded else squash(scores, xp)
 
@@ -185,11 +181,6 @@ class ConfidenceScore:
         if flaw is not None:
             allowed = "'msp' or another score of probabilities for these outputs"
             refuse("csf", self.__name__, f"{allowed}: {flaw}")
-
-    @property
-    def built_in(self) -> bool:
-        """Whether the score has a precise form of its log-odds."""
-        return False
 
     def serialize(self) -> Any:
         """Returns a name or config from which `get` restores this score."""
@@ -226,35 +217,32 @@ class ConfidenceScore:
 class BuiltIn(ConfidenceScore):
     """A score with formulas that work with `keras.ops` and with NumPy.
 
+    Each formula takes the predictions and a namespace `xp`.
+
     Args:
         name: the name that `get` finds it by.
-        function: maps what the score needs and a namespace to scores.
-        of_logs: maps ln p to scores; None where the score needs no probabilities.
-        log_odds: maps ln p, or what else the score needs, and a namespace to the
-            log-odds of the scores. None computes them from the scores.
+        function: maps what the score needs to scores.
+        of_log_p: maps ln p to scores; None where the score needs no probabilities.
+        log_odds: maps logits, or ln p, to the log-odds of the scores. None computes
+            them from the scores.
         support: as in `ConfidenceScore`.
         needs: as in `ConfidenceScore`.
-        of_logits: maps ln p and its logits to scores, where that is faster.
     """
+
+    built_in = True
 
     def __init__(
         self,
         name: str,
         function: Callable[..., Any],
-        of_logs: Callable[[Tensor], Tensor] | None = None,
-        log_odds: Callable[[Any, Any], Any] | None = None,
+        of_log_p: Callable[..., Any] | None = None,
+        log_odds: Callable[..., Any] | None = None,
         support: Support | Callable[[int], Support] | None = _UNIT,
         needs: str = "probabilities",
-        of_logits: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
         super().__init__(function, support, needs=needs)
         self.__name__ = name
-        self._of_logs, self._of_logits = of_logs, of_logits
-        self._log_odds = log_odds
-
-    @property
-    def built_in(self) -> bool:
-        return True
+        self._of_log_p, self._log_odds = of_log_p, log_odds
 
     def flaw(self, num_classes: int, events: bool) -> str | None:
         if self.needs == "logits" and events:
@@ -264,27 +252,32 @@ class BuiltIn(ConfidenceScore):
             )
         return None
 
-    def scores(self, x: Any, xp: Any = ops) -> Any:
+    def scores(self, x: Any, xp: Any) -> Any:
         return self.function(x, xp)
 
-    def from_log_probabilities(
-        self, log_probabilities: Tensor, logits: Tensor | None = None
-    ) -> Tensor:
-        if logits is not None and self._of_logits is not None:
-            return self._of_logits(log_probabilities, logits)
-        assert self._of_logs is not None
-        return self._of_logs(log_probabilities)
+    def of_log_p(self, log_p: Any, xp: Any) -> Any:
+        assert self._of_log_p is not None
+        return self._of_log_p(log_p, xp)
 
-    def log_odds(self, x: Any, xp: Any = ops) -> Any:
+    def log_odds(self, x: Any, xp: Any) -> Any:
         if self.needs == "logits" and self._log_odds is not None:
             return self._log_odds(x, xp)
         return super().log_odds(x, xp)
 
-    def log_odds_from_log_probabilities(
-        self, log_probabilities: Any, xp: Any = ops
-    ) -> Any:
-        assert self._log_odds is not None
-        return self._log_odds(log_probabilities, xp)
+    def log_odds_of_logits(self, logits: Any, xp: Any) -> Any:
+        if self._log_odds is None:
+            return super().log_odds_of_logits(logits, xp)
+        return self._log_odds(logits, xp)
 
     def serialize(self) -> Any:
         return self.__name__
+
+
+def _as_float(x: Any) -> Any:
+    """Returns a tensor in float32, or float64 if it is in float64 already."""
+    import keras
+
+    x = x if is_tensor(x) else keras.ops.convert_to_tensor(x)
+    if keras.backend.standardize_dtype(x.dtype) in ("float32", "float64"):
+        return x
+    return keras.ops.cast(x, "float32")

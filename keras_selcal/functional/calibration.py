@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._backend.host import to_numpy
+from keras_selcal._arrays import MOST_ENTRIES, Array, row_blocks, to_numpy
 from keras_selcal._formulas.binning import (
     NORMS,
     adaptive_sums,
@@ -12,19 +12,10 @@ from keras_selcal._formulas.binning import (
     calibration_norm,
     check_binning,
     check_kind,
-    uniform_bins,
+    uniform_index,
 )
-from keras_selcal._predictions.samples import (
-    MOST_ENTRIES,
-    Array,
-    Samples,
-    row_blocks,
-    to_weight,
-)
+from keras_selcal._predictions.samples import Samples, to_weight
 from keras_selcal._validation import RANGE_TOLERANCE, check_choice, refuse
-
-# Entries of a block whose temporary arrays stay in a CPU's cache.
-_CACHED_ENTRIES = 2**18
 
 
 def calibration_error(
@@ -272,44 +263,12 @@ def class_sums(
     size, left_closed = k * num_bins, binning_rule == "left_closed"
     gap, mass = np.zeros(size), np.zeros(size)
     first = np.arange(0, size, num_bins)
-    blocks = row_blocks(samples.y_pred.shape, _CACHED_ENTRIES)
-    # Memory that is used again is in the cache already.
-    buffer = np.empty((min(blocks[0].stop, samples.n), k))
-    for rows in blocks:
-        p, labels = samples.p(rows), samples.labels[rows]
-        w = None if samples.weight is None else samples.weight[rows]
-        # Of many classes, most probabilities lie in the first bin: these are summed
-        # as columns, and only the others are sorted into bins.
-        edge = p.dtype.type(1 / num_bins)
-        above = p >= edge if left_closed else p > edge
-        at = np.flatnonzero(above)
-        high = p.reshape(-1).take(at)
-        # One call for those and the labels' own: its cost is that of many small steps.
-        of_label = samples.of_class(p, labels) if samples.sparse else high[:0]
-        index = uniform_bins(np.append(high, of_label), num_bins, left_closed)
-        index, label_bins = index[: len(high)], index[len(high) :]
-        index += first.take(at % k)
-        low = buffer[: len(p)]
-        low[...] = p
-        low.put(at, 0.0)
-        if w is None:
-            gap[first] += np.ones(len(p)) @ low
-            mass += np.bincount(index, None, size)
-        else:
-            gap[first] += w @ low
-            mass[first] += w @ (~above).astype("float64")
-            each = w.take(at // k)
-            mass += np.bincount(index, each, size)
-            high = high * each
-        gap += np.bincount(index, high, size)
-        if samples.sparse:
-            gap -= np.bincount(first.take(labels) + label_bins, w, size)
-        else:
-            y = labels if w is None else labels * w[:, None]
-            gap[first] -= (y * ~above).sum(axis=0)
-            gap -= np.bincount(index, y.reshape(-1).take(at), size)
-    if samples.weight is None:
-        mass[first] += samples.n - mass.reshape(k, num_bins).sum(axis=-1)
+    for rows in row_blocks(samples.y_pred.shape):
+        p = samples.p(rows)
+        index = (first + uniform_index(p, num_bins, left_closed=left_closed)).ravel()
+        w = np.ones(1) if samples.weight is None else samples.weight[rows, None]
+        gap += np.bincount(index, (w * (p - samples.one_hot(rows))).ravel(), size)
+        mass += np.bincount(index, np.broadcast_to(w, p.shape).ravel(), size)
     return gap.reshape(k, num_bins), mass.reshape(k, num_bins)
 
 

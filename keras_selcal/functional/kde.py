@@ -1,6 +1,5 @@
 """Kernel density estimate of the calibration error, with Dirichlet kernels."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -97,7 +96,7 @@ def kde_ece(
     if mask_of(y_pred) is None:
         Samples.of(y_true, y_pred, outputs, sample_weight)  # checks the values
     batch = Batch.of(y_true, y_pred, outputs, sample_weight)
-    batch = replace(batch, y_pred=ops.stop_gradient(batch.y_pred))
+    batch = batch.still()
     n = int(batch.y_pred.shape[0]) // batch.num_labels
     if n == 0:
         refuse("y_pred", np.shape(y_pred), "of at least one sample")

@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_selcal._arrays import Array
 from keras_selcal._formulas.ranking import Ranking
-from keras_selcal._predictions.samples import Array, Samples
+from keras_selcal._predictions.samples import Samples
 from keras_selcal._segments import Segments, sizes_and_flags
 from keras_selcal.functional.sample_losses import sample_losses
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from keras_selcal._arrays import Array
 from keras_selcal._predictions.labelled import labelled
-from keras_selcal._predictions.samples import Array, Samples
+from keras_selcal._predictions.samples import Samples
 from keras_selcal._predictions.temperature import nll_temperature
 from keras_selcal._validation import check_choice
 

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_selcal import csf as csfs
-from keras_selcal._backend.host import to_numpy
+from keras_selcal._arrays import Array, to_numpy
 from keras_selcal._formulas.binning import bin_sums, check_binning, check_kind, run_cuts
-from keras_selcal._predictions.samples import Array, Samples
+from keras_selcal._predictions.samples import Samples
 from keras_selcal._validation import check_number
 
 

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_selcal._formulas.binning import run_cuts, run_sums, uniform_bins
-from keras_selcal._predictions.samples import Array
+from keras_selcal._arrays import Array
+from keras_selcal._formulas.binning import run_cuts, run_sums, uniform_index
 from keras_selcal._segments import Segments
 
 
@@ -83,7 +83,7 @@ def reliability_bins(
     values = counts * np.stack([np.ones(len(p)), p, outcome, counts])
     if binning == "uniform":
         edges = np.arange(num_bins + 1) / num_bins
-        index = uniform_bins(p, num_bins)
+        index = uniform_index(p, num_bins)
         sums = np.stack([np.bincount(index, row, num_bins) for row in values])
     else:
         by_p = Segments.of(p)

@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_selcal import csf as csfs
-from keras_selcal._predictions.samples import Array, Samples
+from keras_selcal._arrays import Array
+from keras_selcal._predictions.samples import Samples
 from keras_selcal._validation import check_number
 from keras_selcal.functional.ranked import Ranked, mean_over_labels
 

@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._predictions.samples import Array, Samples
+from keras_selcal._arrays import Array
+from keras_selcal._predictions.samples import Samples
 from keras_selcal._validation import refuse
 
 LOSSES = ("zero_one", "crossentropy", "brier")

@@ -68,7 +68,7 @@ def au(
     y_pred: Any,
     csf: Any = "msp",
     *,
-    coverage: float = 0.75,
+    quantile: float = 0.75,
     loss: str = "zero_one",
     from_logits: bool = False,
     sample_weight: Any | None = None,
@@ -91,7 +91,7 @@ def au(
         y_pred: probabilities or logits, (..., k); of one sigmoid unit, (..., 1) or
             (n,).
         csf: g, as `keras_selcal.csf.get` takes it.
-        coverage: κ in (0, 1].
+        quantile: κ in (0, 1].
         loss: `"zero_one"`, `"crossentropy"` or `"brier"`.
         from_logits: whether `y_pred` holds logits.
         sample_weight: of a shape that broadcasts to the samples'. Weight 2 equals two
@@ -105,18 +105,18 @@ def au(
     Example:
     >>> import numpy as np
     >>> p = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
-    >>> round(au(np.array([0, 0, 0]), p, coverage=0.75), 4)        # (1/3 + 1/2)/2
+    >>> round(au(np.array([0, 0, 0]), p, quantile=0.75), 4)        # (1/3 + 1/2)/2
     0.4167
 
     References:
     - Zhou et al., Revisiting Reweighted Risk for Calibration: AURC, Focal and Inverse
       Focal Loss, Eq. AUdef
     """
-    kappa = check_number(
-        "coverage", coverage, "a number in (0, 1]", above=0.0, most=1.0
+    level = check_number(
+        "quantile", quantile, "a number in (0, 1]", above=0.0, most=1.0
     )
     data = y_true, y_pred, csfs.get(csf), loss, sample_weight, from_logits, outputs
-    return mean_over_labels(lambda ranked: ranked.ranking().au(kappa), *data)
+    return mean_over_labels(lambda ranked: ranked.ranking().au(level), *data)
 
 
 def excess_aurc(

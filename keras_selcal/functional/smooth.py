@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from keras_selcal._backend.ops import TINY
-from keras_selcal._predictions.samples import Array
+from keras_selcal._arrays import Array
+from keras_selcal._formulas.functions import TINY
 
 # exp(−9²/2) = 3e-18: what a Gaussian leaves of a frequency πk with πkσ > 9.
 _FARTHEST = 9.0

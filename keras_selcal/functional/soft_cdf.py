@@ -2,18 +2,12 @@
 
 from typing import Any
 
-from keras import ops
+import numpy as np
 
-from keras_selcal._backend.ops import Tensor, as_float
-from keras_selcal._formulas.soft_cdf import (
-    SoftCDF,
-    as_row,
-    check_cdf_arguments,
-    check_support,
-    count_weights,
-    histogram,
-    to_unit,
-)
+from keras_selcal._arrays import Tensor, namespace, to_floats, to_numbers
+from keras_selcal._formulas import soft_cdf as formulas
+from keras_selcal._formulas.counts import count_weights
+from keras_selcal._formulas.soft_cdf import check_cdf_arguments, check_support
 
 
 def soft_cdf(
@@ -36,7 +30,8 @@ def soft_cdf(
     with u = (s − lo)/(hi − lo) the score on [0, 1], h_m the number of scores in the
     m-th of M equal bins of [0, 1] (the last one closed), c_m its centre, and n the
     number of scores. The cap keeps −ln(1 − Ĝ) finite. The gradient flows to the
-    points where Ĝ is evaluated, not to the counts.
+    points where Ĝ is evaluated, not to the counts. Tensors of the Keras backend give a
+    tensor, everything else a NumPy array, for which no backend is needed.
 
     Args:
         scores: confidence scores, of any shape.
@@ -51,10 +46,9 @@ def soft_cdf(
         Ĝ_ν, of the shape of `at`.
 
     Example:
-    >>> import keras, numpy as np
+    >>> import numpy as np
     >>> scores = np.array([0.2, 0.4, 0.6, 0.8])
-    >>> cdf = soft_cdf(scores, at=[0.0, 0.5, 1.0], smoothing=0.01)
-    >>> print(keras.ops.convert_to_numpy(cdf).round(3))
+    >>> print(soft_cdf(scores, at=[0.0, 0.5, 1.0], smoothing=0.01).round(3))
     [0.  0.5 0.8]
 
     References:
@@ -63,9 +57,37 @@ def soft_cdf(
     """
     num_bins, smoothing = check_cdf_arguments(num_bins, smoothing)
     support = check_support(support)
-    scores = as_float(scores)
-    at = scores if at is None else ops.cast(as_float(at), scores.dtype)
-    row, weight = as_row(scores, sample_weight)
-    counts = histogram(to_unit(row, support), count_weights(row, weight), num_bins)
-    cdf = SoftCDF(counts, smoothing)
-    return ops.reshape(cdf(ops.reshape(to_unit(at, support), (1, -1))), ops.shape(at))
+    xp, row, weight = score_row(scores, sample_weight)
+    counts = formulas.histogram(
+        formulas.to_unit(row, support, xp), count_weights(row, weight, xp), num_bins, xp
+    )
+    at = scores if at is None else at
+    points = _floats("at", at, xp)
+    u = formulas.to_unit(xp.reshape(points, (1, -1)), support, xp)
+    cdf = formulas.soft_cdf(u, counts, smoothing, xp)
+    return xp.reshape(cdf, xp.shape(points))
+
+
+def score_row(scores: Any, sample_weight: Any | None) -> tuple[Any, Any, Any | None]:
+    """Returns `keras.ops` for scores that are a tensor, or NumPy, and the scores and
+    their weights as one row, (1, n).
+    """
+    xp = namespace(scores)
+    scores = _floats("scores", scores, xp)
+    if sample_weight is not None:
+        weight = _floats("sample_weight", sample_weight, xp)
+        weight = xp.broadcast_to(weight, xp.shape(scores))
+        sample_weight = xp.reshape(weight, (1, -1))
+    return xp, xp.reshape(scores, (1, -1)), sample_weight
+
+
+def _floats(argument: str, x: Any, xp: Any) -> Any:
+    """Returns numbers in float32 or float64."""
+    if xp is np:
+        return to_floats(to_numbers(argument, x))
+    x = xp.convert_to_tensor(x)
+    return (
+        x
+        if "float32" in str(x.dtype) or "float64" in str(x.dtype)
+        else xp.cast(x, "float32")
+    )

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from keras_selcal import csf as csfs
-from keras_selcal._backend.host import to_numpy
+from keras_selcal._arrays import Array, to_numbers, to_numpy
 from keras_selcal._formulas.ranking import Ranking
-from keras_selcal._predictions.samples import Array, Samples, to_numbers
+from keras_selcal._predictions.samples import Samples
 from keras_selcal._segments import Segments
 from keras_selcal._validation import (
     check_choice,

@@ -3,25 +3,22 @@
 import math
 from typing import Any
 
-from keras import ops
-
-from keras_selcal._backend.host import by_numpy
-from keras_selcal._backend.ops import Tensor, as_float
+from keras_selcal._arrays import Tensor
+from keras_selcal._formulas import soft_cdf as formulas
 from keras_selcal._formulas.harmonic import ESTIMATORS, rank_weights
 from keras_selcal._formulas.soft_cdf import (
     THROUGH,
-    as_row,
     check_cdf_arguments,
     check_region,
     check_support,
-    region_weights,
 )
 from keras_selcal._validation import check_choice, check_count, check_number
+from keras_selcal.functional.soft_cdf import score_row
 
 
 def au_weights(
     scores: Any,
-    coverage: float | None = None,
+    quantile: float | None = None,
     *,
     threshold: float | None = None,
     num_bins: int = 64,
@@ -44,10 +41,10 @@ def au_weights(
 
     Args:
         scores: confidence scores, of any shape; all are ranked together.
-        coverage: κ in (0, 1]; τ is the κ-quantile of the scores by the default rule of
+        quantile: κ in (0, 1]; τ is the κ-quantile of the scores by the default rule of
             `numpy.quantile`. Defaults to 0.75.
         threshold: τ itself, on the scale of the scores; pass at most one of
-            `coverage` and `threshold`.
+            `quantile` and `threshold`.
         num_bins: M, the number of bins of the soft CDF.
         smoothing: ν of the soft CDF.
         support: (lo, hi), the range that the scores can take.
@@ -59,36 +56,37 @@ def au_weights(
             changes nothing for the others.
 
     Returns:
-        β, of the shape of the scores.
+        β, of the shape of the scores: a tensor for a tensor of the Keras backend, a
+        NumPy array for everything else.
 
     Example:
-    >>> import keras, numpy as np
-    >>> beta = au_weights(np.array([0.1, 0.3, 0.6, 0.9]), coverage=0.5, smoothing=0.01)
-    >>> print(keras.ops.convert_to_numpy(beta).round(2))
+    >>> import numpy as np
+    >>> scores = np.array([0.1, 0.3, 0.6, 0.9])
+    >>> print(au_weights(scores, quantile=0.5, smoothing=0.01).round(2))
     [0.24 0.85 1.39 1.39]
     >>> beta = au_weights(np.linspace(0, 1, 1001))      # least to most confident
-    >>> print(keras.ops.convert_to_numpy(beta)[[0, 250, 500, 1000]].round(2))
+    >>> print(beta[[0, 250, 500, 1000]].round(2))
     [0.1  0.4  0.93 1.83]
 
     References:
     - Zhou et al., Revisiting Reweighted Risk for Calibration: AURC, Focal and Inverse
       Focal Loss, Eq. hatbeta
     """
-    coverage, threshold = check_region(coverage, threshold)
+    level, threshold = check_region(quantile, threshold)
     num_bins, smoothing = check_cdf_arguments(num_bins, smoothing)
-    scores = as_float(scores)
-    row, weight = as_row(scores, sample_weight)
-    beta = region_weights(
+    xp, row, weight = score_row(scores, sample_weight)
+    beta = formulas.au_weights(
         row,
         weight,
-        coverage=coverage,
+        level=level,
         threshold=threshold,
         num_bins=num_bins,
         smoothing=smoothing,
         support=check_support(support),
         through=check_choice("through", through, THROUGH),
+        xp=xp,
     )
-    return ops.reshape(beta, ops.shape(scores))
+    return xp.reshape(beta, xp.shape(scores))
 
 
 def aurc_weights(
@@ -117,12 +115,12 @@ def aurc_weights(
             integer weight w gets the mean α of the w ranks that its copies would take.
 
     Returns:
-        α, of the shape of the scores.
+        α, of the shape of the scores: a tensor for a tensor of the Keras backend, a
+        NumPy array for everything else.
 
     Example:
-    >>> import keras, numpy as np
-    >>> alpha = aurc_weights(np.array([0.9, 0.2, 0.5]))
-    >>> print(keras.ops.convert_to_numpy(alpha).round(3))
+    >>> import numpy as np
+    >>> print(aurc_weights(np.array([0.9, 0.2, 0.5])).round(3))
     [1.833 0.333 0.833]
 
     References:
@@ -131,10 +129,9 @@ def aurc_weights(
       Estimators](https://arxiv.org/abs/2410.15361)
     """
     check_choice("estimator", estimator, ESTIMATORS)
-    scores = as_float(scores)
-    row, weight = as_row(scores, sample_weight)
-    alpha = by_numpy(rank_weights, ops.stop_gradient(row), weight, estimator)
-    return ops.reshape(alpha, ops.shape(scores))
+    xp, row, weight = score_row(scores, sample_weight)
+    alpha = rank_weights(row, weight, estimator, xp)
+    return xp.reshape(alpha, xp.shape(scores))
 
 
 def paper_smoothing(nu: float, k: int) -> float:

@@ -8,18 +8,18 @@ import numpy as np
 from keras import ops
 
 from keras_selcal import csf as csf_module
-from keras_selcal._backend.ops import Tensor
+from keras_selcal._arrays import Tensor
 from keras_selcal._backend.replicas import replicas
 from keras_selcal._formulas.soft_cdf import (
     ALONE,
     THROUGH,
+    au_weights,
     check_cdf_arguments,
     check_region,
-    region_weights,
 )
 from keras_selcal._predictions.batch import Batch
 from keras_selcal._saving import serializable
-from keras_selcal._validation import check_choice, check_number, refuse
+from keras_selcal._validation import check_choice, check_number
 from keras_selcal.losses.base import ReweightedLoss
 
 # Above this drag a network learns slowly or not at all.
@@ -71,15 +71,15 @@ class AULoss(ReweightedLoss):
     and the default arguments, β is 0.10 for the least and 1.83 for the most confident
     samples (the example of `keras_selcal.functional.au_weights`).
 
-    The cost is O(n + M) at ν ≥ 0.004, where Ĝ_ν is interpolated with an error below
-    5e-6, and O(nM) below.
+    The cost is O(nM).
 
     Args:
         csf: confidence score function: `"msp"`, `"margin"`, `"neg_entropy"` or a
             callable (see `keras_selcal.csf`).
-        coverage: κ in (0, 1]. Defaults to 0.75.
+        quantile: κ in (0, 1]; τ is the κ-quantile of the batch's scores. Defaults to
+            0.75.
         threshold: τ itself, on the scale of the scores; pass at most one of
-            `coverage` and `threshold`.
+            `quantile` and `threshold`.
         num_bins: M, the number of bins of the soft CDF.
         smoothing: ν, on scores scaled to [0, 1].
             `keras_selcal.functional.paper_smoothing` converts a ν of the paper.
@@ -102,12 +102,18 @@ class AULoss(ReweightedLoss):
         synchronized: whether replicas of `tf.distribute` or `torch.distributed` rank
             their samples together, or each its own share of the batch. With JAX,
             `keras.distribution` always ranks the global batch. The difference, measured
-            in `benchmarks/README.md`, is 4 % (CIFAR-10) or 13 % (CIFAR-100) of the
+            in `docs/devices.md`, is 4 % (CIFAR-10) or 13 % (CIFAR-100) of the
             gradient with 16 samples on each replica.
+        strength: a in [0, 1]; the loss is (1 − a + a w) ℓ, w the weight. With 0 it is
+            the base loss.
+        from_logits: whether `y_pred` holds logits instead of probabilities.
+        multi_label: whether `y_pred` holds k independent sigmoids.
+        ignore_class: samples with this label are left out.
+        label_smoothing: ε in [0, 1): labels become (1 − ε) y + ε/k.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        reduction: type of reduction to apply to the loss; see `keras.losses.Loss`.
         name: name of the loss.
-        **options: the arguments of `ReweightedLoss`: `strength`, `from_logits`,
-            `multi_label`, `ignore_class`, `label_smoothing`, `axis`, `reduction`,
-            `dtype`.
+        dtype: dtype of the result. Defaults to `keras.config.floatx()`.
 
     Sample weights and masks: a sample of weight 0 changes nothing for the others; one
     of integer weight w gets the β that w copies of it would get.
@@ -123,13 +129,11 @@ class AULoss(ReweightedLoss):
       Focal Loss, Eq. auloss
     """
 
-    schedulable = ("strength", "weight_gradient", "smoothing", "coverage")
-
     def __init__(
         self,
         csf: Any = "msp",
         *,
-        coverage: float | None = None,
+        quantile: float | None = None,
         threshold: float | None = None,
         num_bins: int = 64,
         smoothing: float = 0.1,
@@ -137,66 +141,71 @@ class AULoss(ReweightedLoss):
         through: str = "score",
         base_loss: Any = "crossentropy",
         synchronized: bool = False,
+        strength: float = 1.0,
+        from_logits: bool = False,
+        multi_label: bool = False,
+        ignore_class: int | None = None,
+        label_smoothing: float = 0.0,
+        axis: int = -1,
+        reduction: str | None = "sum_over_batch_size",
         name: str | None = "au_loss",
-        **options: Any,
+        dtype: Any = None,
     ) -> None:
-        super().__init__(base_loss, name=name, **options)
+        super().__init__(
+            base_loss,
+            strength=strength,
+            from_logits=from_logits,
+            multi_label=multi_label,
+            ignore_class=ignore_class,
+            label_smoothing=label_smoothing,
+            axis=axis,
+            reduction=reduction,
+            name=name,
+            dtype=dtype,
+        )
         self.csf = csf_module.get(csf, from_logits=self.from_logits)
-        self.coverage, self.threshold = check_region(coverage, threshold)
+        self.quantile, self.threshold = check_region(quantile, threshold)
         self.num_bins, self.smoothing = check_cdf_arguments(num_bins, smoothing)
-        self.weight_gradient = self.check("weight_gradient", weight_gradient)
+        self.weight_gradient = check_number(
+            "weight_gradient", weight_gradient, "a number in [0, 1]", least=0, most=1
+        )
         self.through = check_choice("through", through, THROUGH)
         self.synchronized = bool(synchronized)
-        self._num_classes: int | None = None
         self._warned = False
-
-    def check(self, name: str, value: Any) -> float:
-        if name == "smoothing":
-            return check_cdf_arguments(self.num_bins, value)[1]
-        if name == "coverage":
-            if self.threshold is not None:
-                refuse("threshold", self.threshold, "None if `coverage` is scheduled")
-            return check_number(name, value, "a number in (0, 1]", above=0, most=1)
-        return super().check(name, value)
-
-    def assign(self, name: str, value: float) -> None:
-        super().assign(name, value)
-        self._warn_of_drag()
 
     def weights(self, batch: Batch) -> Tensor:
         """Returns β, (n,)."""
-        self._num_classes = batch.num_classes
-        self._warn_of_drag()
-        w = self.current("weight_gradient")
-        constant = isinstance(w, float)
-        scores = batch.by_label(self.csf.squashed(batch.scores(self.csf)))
-        weight, threshold = batch.sample_weight, self.threshold
-        beta = region_weights(
-            ops.stop_gradient(scores) if constant and w == 0 else scores,
+        self._warn_of_drag(batch.num_classes)
+        w, weight, threshold = self.weight_gradient, batch.sample_weight, self.threshold
+        scores = batch.by_label(self.csf.squashed(batch.scores(self.csf), ops))
+        if threshold is not None:
+            threshold = float(self.csf.squashed(np.float64(threshold), np))
+        beta = au_weights(
+            ops.stop_gradient(scores) if w == 0 else scores,
             None if weight is None else batch.by_label(weight),
-            coverage=self.current("coverage"),
-            threshold=None if threshold is None else self.csf.squashed(threshold, np),
+            level=self.quantile,
+            threshold=threshold,
             num_bins=self.num_bins,
-            smoothing=self.current("smoothing"),
+            smoothing=self.smoothing,
             support=self.csf.squashed_support(batch.num_classes),
             through=self.through,
-            over=replicas() if self.synchronized else ALONE,
+            replicas=replicas() if self.synchronized else ALONE,
+            xp=ops,
         )
         beta = batch.from_labels(beta)
-        if constant and w in (0, 1):
+        if w in (0, 1):
             return beta
         return w * beta + (1.0 - w) * ops.stop_gradient(beta)
 
-    def _warn_of_drag(self) -> None:
-        k = self._num_classes
-        if k is None or self._warned or self.through == "cdf":
+    def _warn_of_drag(self, num_classes: int) -> None:
+        if self._warned or self.through == "cdf":
             return
-        d = drag(self.weight_gradient, self.smoothing, k)
+        d = drag(self.weight_gradient, self.smoothing, num_classes)
         if d > _MOST_DRAG:
             self._warned = True
             warnings.warn(
                 f"AULoss with weight_gradient w={self.weight_gradient:g} and smoothing "
-                f"ν={self.smoothing:g} has a drag of D={d:.2g} at k={k} "
+                f"ν={self.smoothing:g} has a drag of D={d:.2g} at k={num_classes} "
                 f"classes (above {_MOST_DRAG:g}): the network may learn slowly or not "
                 "at all. Lower `weight_gradient` or raise `smoothing`.",
                 stacklevel=2,
@@ -206,7 +215,7 @@ class AULoss(ReweightedLoss):
         return {
             **super().get_config(),
             "csf": self.csf.serialize(),
-            "coverage": self.coverage,
+            "quantile": self.quantile,
             "threshold": self.threshold,
             "num_bins": self.num_bins,
             "smoothing": self.smoothing,

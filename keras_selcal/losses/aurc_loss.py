@@ -5,8 +5,7 @@ from typing import Any
 from keras import ops
 
 from keras_selcal import csf as csf_module
-from keras_selcal._backend.host import by_numpy
-from keras_selcal._backend.ops import Tensor
+from keras_selcal._arrays import Tensor
 from keras_selcal._formulas.harmonic import ESTIMATORS, rank_weights
 from keras_selcal._predictions.batch import Batch
 from keras_selcal._saving import serializable
@@ -35,10 +34,16 @@ class AURCLoss(ReweightedLoss):
         estimator: `"harmonic"` or `"log"`.
         base_loss: ℓ: `"crossentropy"`, `"brier"`, or any loss with one value for each
             sample (see `ReweightedLoss`).
+        strength: a in [0, 1]; the loss is (1 − a + a w) ℓ, w the weight. With 0 it is
+            the base loss.
+        from_logits: whether `y_pred` holds logits instead of probabilities.
+        multi_label: whether `y_pred` holds k independent sigmoids.
+        ignore_class: samples with this label are left out.
+        label_smoothing: ε in [0, 1): labels become (1 − ε) y + ε/k.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        reduction: type of reduction to apply to the loss; see `keras.losses.Loss`.
         name: name of the loss.
-        **options: the arguments of `ReweightedLoss`: `strength`, `from_logits`,
-            `multi_label`, `ignore_class`, `label_smoothing`, `axis`, `reduction`,
-            `dtype`.
+        dtype: dtype of the result. Defaults to `keras.config.floatx()`.
 
     Example:
     >>> import numpy as np
@@ -60,21 +65,39 @@ class AURCLoss(ReweightedLoss):
         *,
         estimator: str = "harmonic",
         base_loss: Any = "crossentropy",
+        strength: float = 1.0,
+        from_logits: bool = False,
+        multi_label: bool = False,
+        ignore_class: int | None = None,
+        label_smoothing: float = 0.0,
+        axis: int = -1,
+        reduction: str | None = "sum_over_batch_size",
         name: str | None = "aurc_loss",
-        **options: Any,
+        dtype: Any = None,
     ) -> None:
-        super().__init__(base_loss, name=name, **options)
+        super().__init__(
+            base_loss,
+            strength=strength,
+            from_logits=from_logits,
+            multi_label=multi_label,
+            ignore_class=ignore_class,
+            label_smoothing=label_smoothing,
+            axis=axis,
+            reduction=reduction,
+            name=name,
+            dtype=dtype,
+        )
         self.csf = csf_module.get(csf, from_logits=self.from_logits)
         self.estimator = check_choice("estimator", estimator, ESTIMATORS)
 
     def weights(self, batch: Batch) -> Tensor:
         """Returns α, (n,)."""
         weight = batch.sample_weight
-        alpha = by_numpy(
-            rank_weights,
-            ops.stop_gradient(batch.by_label(batch.scores(self.csf))),
+        alpha = rank_weights(
+            batch.by_label(batch.scores(self.csf)),
             None if weight is None else batch.by_label(weight),
             self.estimator,
+            ops,
         )
         return batch.from_labels(alpha)
 

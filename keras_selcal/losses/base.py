@@ -5,7 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_selcal._backend.ops import Tensor, unconverted
+from keras_selcal._arrays import Tensor
+from keras_selcal._formulas.functions import at_least
 from keras_selcal._predictions.batch import Batch
 from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._saving import deserialize_if_config, serialize_callable
@@ -101,13 +102,12 @@ class ClassificationLoss(keras.losses.Loss):
             return batch.to_samples(ops.sum(batch.y_pred, axis=-1))
         return batch.to_samples(batch.checked(self.sample_losses(batch)))
 
-    @unconverted
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Tensor:
         batch = self._batch(y_true, y_pred, sample_weight)
         values, scale = self._values(batch), batch.weight
         if batch.mask is not None and self.reduction in ("sum_over_batch_size", "mean"):
             # As in Keras, the mean leaves out masked samples, but not weights of 0.
-            present = ops.maximum(ops.mean(batch.mask), keras.config.epsilon())
+            present = at_least(ops.mean(batch.mask), keras.config.epsilon(), ops)
             scale = (1.0 if scale is None else scale) / present
         if 0 in tuple(values.shape) and self.reduction not in (None, "none"):
             # Keras does not reduce an empty batch.
@@ -144,12 +144,7 @@ def crossentropy(batch: Batch) -> Tensor:
 
 def brier(batch: Batch) -> Tensor:
     """‖p − y‖², (n,)."""
-    xp = batch.xp
-    if batch.sparse:
-        others = xp.arange(batch.num_classes, dtype="int32") != batch.labels
-        rest = xp.sum(xp.square(xp.where(others, batch.p, 0.0)), axis=-1)
-        return rest + xp.square(batch.one_minus_p_y[:, 0])
-    return xp.sum(xp.square(batch.p - batch.labels), axis=-1)
+    return ops.sum(ops.square(batch.p - batch.distributions), axis=-1)
 
 
 BASE_LOSSES = {"crossentropy": crossentropy, "brier": brier}
@@ -201,17 +196,40 @@ class ReweightedLoss(ClassificationLoss):
             for Keras losses that are not sparse. Label smoothing of its own comes on
             top. Its reduction is not used.
         strength: a in [0, 1]; the loss is (1 − a + a w) ℓ. With 0 it is the base loss.
-        **options: the arguments of `ClassificationLoss`: `from_logits`, `multi_label`,
-            `ignore_class`, `label_smoothing`, `axis`, `reduction`, `name`, `dtype`.
+        from_logits: whether `y_pred` holds logits instead of probabilities.
+        multi_label: whether `y_pred` holds k independent sigmoids.
+        ignore_class: samples with this label are left out.
+        label_smoothing: ε in [0, 1): labels become (1 − ε) y + ε/k.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        reduction: type of reduction to apply to the loss; see `keras.losses.Loss`.
+        name: name of the loss.
+        dtype: dtype of the result. Defaults to `keras.config.floatx()`.
     """
 
-    # Names that a `keras_selcal.callbacks.LossSchedule` may change during training.
-    schedulable: tuple[str, ...] = ("strength",)
-
     def __init__(
-        self, base_loss: Any = "crossentropy", *, strength: float = 1.0, **options: Any
+        self,
+        base_loss: Any = "crossentropy",
+        *,
+        strength: float = 1.0,
+        from_logits: bool = False,
+        multi_label: bool = False,
+        ignore_class: int | None = None,
+        label_smoothing: float = 0.0,
+        axis: int = -1,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = None,
+        dtype: Any = None,
     ) -> None:
-        super().__init__(**options)
+        super().__init__(
+            from_logits=from_logits,
+            multi_label=multi_label,
+            ignore_class=ignore_class,
+            label_smoothing=label_smoothing,
+            axis=axis,
+            reduction=reduction,
+            name=name,
+            dtype=dtype,
+        )
         self.base_loss = deserialize_if_config(base_loss)
         if not callable(self.base_loss) and self.base_loss not in BASE_LOSSES:
             listed = ", ".join(repr(known) for known in BASE_LOSSES)
@@ -221,27 +239,9 @@ class ReweightedLoss(ClassificationLoss):
             if ignored not in (None, self.outputs.ignore_class):
                 allowed = f"without `ignore_class`: pass it to {type(self).__name__}"
                 refuse("base_loss", self.base_loss, allowed)
-        self.strength = self.check("strength", strength)
-        self.variables: dict[str, Any] = {}
-
-    def check(self, name: str, value: Any) -> float:
-        """Returns the checked value of a hyperparameter that can be scheduled."""
-        if name not in self.schedulable:
-            listed = ", ".join(repr(known) for known in self.schedulable)
-            refuse("name", name, f"what {type(self).__name__} can schedule: {listed}")
-        return check_number(name, value, "a number in [0, 1]", least=0, most=1)
-
-    def assign(self, name: str, value: float) -> None:
-        """Sets a hyperparameter, and its variable if a schedule moves it."""
-        setattr(self, name, self.check(name, value))
-        if name in self.variables:
-            self.variables[name].assign(getattr(self, name))
-
-    def current(self, name: str) -> Any:
-        """Returns a hyperparameter: a number, or a tensor if a schedule moves it."""
-        if name in self.variables:
-            return ops.convert_to_tensor(self.variables[name])
-        return getattr(self, name)
+        self.strength = check_number(
+            "strength", strength, "a number in [0, 1]", least=0, most=1
+        )
 
     def weights(self, batch: Batch) -> Tensor:
         """Returns the weight of each row: (n,), or the shape of `batch.p_y`."""
@@ -256,7 +256,7 @@ class ReweightedLoss(ClassificationLoss):
             return base.sample_losses(batch.smoothed(base.label_smoothing))
         function = base.call if isinstance(base, keras.losses.Loss) else base
         if batch.sparse and not _is_dense_keras_loss(base):
-            y_true = ops.squeeze(batch.labels, -1)
+            y_true = ops.cast(ops.squeeze(batch.labels, -1), "int32")
         else:
             y_true = batch.distributions
         in_logs = getattr(base, "from_logits", False)
@@ -272,9 +272,8 @@ class ReweightedLoss(ClassificationLoss):
 
     def sample_losses(self, batch: Batch) -> Tensor:
         weights, losses = self.weights(batch), self.base_losses(batch)
-        strength = self.current("strength")
-        if not isinstance(strength, float) or strength != 1.0:
-            weights = 1.0 + strength * (weights - 1.0)
+        if self.strength != 1.0:
+            weights = 1.0 + self.strength * (weights - 1.0)
         if len(weights.shape) == 1 and len(losses.shape) == 2:
             weights = ops.expand_dims(weights, -1)
         if len(losses.shape) == 1 and len(weights.shape) == 2:

@@ -5,16 +5,11 @@ from typing import Any
 
 from keras import ops
 
-from keras_selcal._backend.ops import (
-    Tensor,
-    largest,
-    largest_log_p,
-    safe_power,
-    top_two,
-)
+from keras_selcal._arrays import Tensor
+from keras_selcal._formulas.functions import TINY, at_least, constant
 from keras_selcal._predictions.batch import Batch
 from keras_selcal._saving import serializable
-from keras_selcal._validation import check_choice, check_number
+from keras_selcal._validation import check_number
 from keras_selcal.losses.base import ReweightedLoss
 
 
@@ -27,6 +22,11 @@ class _FocalFamily(ReweightedLoss):
         config = {**super().get_config(), "gamma": self.gamma}
         del config["base_loss"]
         return config
+
+
+def _power(x: Tensor, gamma: Any) -> Tensor:
+    """Returns x^γ for x ≥ 0 with a finite gradient at 0 for every γ ≥ 0."""
+    return at_least(x, TINY, ops) ** gamma
 
 
 def _check_gamma(gamma: Any, allowed: str = "a number of at least 0") -> float:
@@ -47,10 +47,16 @@ class FocalLoss(_FocalFamily):
 
     Args:
         gamma: γ ≥ 0, or `"53"` for FL-53: γ = 5 where p_y < 0.2, else 3.
+        strength: a in [0, 1]; the loss is (1 − a + a w) ℓ, w the weight. With 0 it is
+            the base loss.
+        from_logits: whether `y_pred` holds logits instead of probabilities.
+        multi_label: whether `y_pred` holds k independent sigmoids.
+        ignore_class: samples with this label are left out.
+        label_smoothing: ε in [0, 1): labels become (1 − ε) y + ε/k.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        reduction: type of reduction to apply to the loss; see `keras.losses.Loss`.
         name: name of the loss.
-        **options: the arguments of `ReweightedLoss`: `strength`, `from_logits`,
-            `multi_label`, `ignore_class`, `label_smoothing`, `axis`, `reduction`,
-            `dtype`.
+        dtype: dtype of the result. Defaults to `keras.config.floatx()`.
 
     Example:
     >>> import numpy as np
@@ -69,10 +75,28 @@ class FocalLoss(_FocalFamily):
         self,
         gamma: float | str = 2.0,
         *,
+        strength: float = 1.0,
+        from_logits: bool = False,
+        multi_label: bool = False,
+        ignore_class: int | None = None,
+        label_smoothing: float = 0.0,
+        axis: int = -1,
+        reduction: str | None = "sum_over_batch_size",
         name: str | None = "focal_loss",
-        **options: Any,
+        dtype: Any = None,
     ) -> None:
-        super().__init__("crossentropy", name=name, **options)
+        super().__init__(
+            "crossentropy",
+            strength=strength,
+            from_logits=from_logits,
+            multi_label=multi_label,
+            ignore_class=ignore_class,
+            label_smoothing=label_smoothing,
+            axis=axis,
+            reduction=reduction,
+            name=name,
+            dtype=dtype,
+        )
         allowed = 'a number of at least 0, or "53"'
         self.gamma = gamma if gamma == "53" else _check_gamma(gamma, allowed)
 
@@ -80,9 +104,9 @@ class FocalLoss(_FocalFamily):
         """Returns (1 − p_y)^γ."""
         gamma: Any = self.gamma
         if gamma == "53":
-            gamma = ops.where(ops.stop_gradient(batch.p_y) < 0.2, 5.0, 3.0)
-            gamma = ops.cast(gamma, batch.p_y.dtype)
-        return safe_power(batch.one_minus_p_y, gamma)
+            low = ops.stop_gradient(batch.p_y) < 0.2
+            gamma = 3.0 + 2.0 * ops.cast(low, batch.p_y.dtype)
+        return _power(batch.one_minus_p_y, gamma)
 
 
 @serializable
@@ -101,10 +125,16 @@ class InverseFocalLoss(_FocalFamily):
 
     Args:
         gamma: γ ≥ 0.
+        strength: a in [0, 1]; the loss is (1 − a + a w) ℓ, w the weight. With 0 it is
+            the base loss.
+        from_logits: whether `y_pred` holds logits instead of probabilities.
+        multi_label: whether `y_pred` holds k independent sigmoids.
+        ignore_class: samples with this label are left out.
+        label_smoothing: ε in [0, 1): labels become (1 − ε) y + ε/k.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        reduction: type of reduction to apply to the loss; see `keras.losses.Loss`.
         name: name of the loss.
-        **options: the arguments of `ReweightedLoss`: `strength`, `from_logits`,
-            `multi_label`, `ignore_class`, `label_smoothing`, `axis`, `reduction`,
-            `dtype`.
+        dtype: dtype of the result. Defaults to `keras.config.floatx()`.
 
     Example:
     >>> import numpy as np
@@ -121,10 +151,28 @@ class InverseFocalLoss(_FocalFamily):
         self,
         gamma: float = 2.0,
         *,
+        strength: float = 1.0,
+        from_logits: bool = False,
+        multi_label: bool = False,
+        ignore_class: int | None = None,
+        label_smoothing: float = 0.0,
+        axis: int = -1,
+        reduction: str | None = "sum_over_batch_size",
         name: str | None = "inverse_focal_loss",
-        **options: Any,
+        dtype: Any = None,
     ) -> None:
-        super().__init__("crossentropy", name=name, **options)
+        super().__init__(
+            "crossentropy",
+            strength=strength,
+            from_logits=from_logits,
+            multi_label=multi_label,
+            ignore_class=ignore_class,
+            label_smoothing=label_smoothing,
+            axis=axis,
+            reduction=reduction,
+            name=name,
+            dtype=dtype,
+        )
         self.gamma = _check_gamma(gamma)
         if self.gamma > 3.5:
             warnings.warn(
@@ -135,10 +183,7 @@ class InverseFocalLoss(_FocalFamily):
 
     def weights(self, batch: Batch) -> Tensor:
         """Returns (1 + p_y)^γ."""
-        return ops.power(1.0 + batch.p_y, self.gamma)
-
-
-DUAL_FOCAL_VARIANTS = ("intended", "discarded", "released")
+        return (1.0 + batch.p_y) ** self.gamma
 
 
 @serializable
@@ -151,22 +196,21 @@ class DualFocalLoss(_FocalFamily):
     ℓ(p, y) = −(1 − p_y + p_j)^γ ln p_y
     ```
 
-    with p_y the probability of the true class. The variant defines p_j:
-
-    - `"intended"`: the largest other probability, as the formula is meant (Eq. dfl).
-    - `"discarded"`: the same, but 0 where p_y < p_j: the paper's account of the
-      authors' code.
-    - `"released"`: the largest probability strictly below p_y, 0 if there is none:
-      this is what the authors' code computes, with which the published models were
-      trained.
+    with p_y the probability of the true class and p_j the largest other probability
+    (Eq. dfl). `recipes/paper` has the variants of the authors' code.
 
     Args:
         gamma: γ ≥ 0.
-        variant: `"intended"`, `"discarded"` or `"released"`.
+        strength: a in [0, 1]; the loss is (1 − a + a w) ℓ, w the weight. With 0 it is
+            the base loss.
+        from_logits: whether `y_pred` holds logits instead of probabilities.
+        multi_label: whether `y_pred` holds k independent sigmoids.
+        ignore_class: samples with this label are left out.
+        label_smoothing: ε in [0, 1): labels become (1 − ε) y + ε/k.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        reduction: type of reduction to apply to the loss; see `keras.losses.Loss`.
         name: name of the loss.
-        **options: the arguments of `ReweightedLoss`: `strength`, `from_logits`,
-            `multi_label`, `ignore_class`, `label_smoothing`, `axis`, `reduction`,
-            `dtype`.
+        dtype: dtype of the result. Defaults to `keras.config.floatx()`.
 
     Example:
     >>> import numpy as np
@@ -182,60 +226,48 @@ class DualFocalLoss(_FocalFamily):
         self,
         gamma: float = 5.0,
         *,
-        variant: str = "intended",
+        strength: float = 1.0,
+        from_logits: bool = False,
+        multi_label: bool = False,
+        ignore_class: int | None = None,
+        label_smoothing: float = 0.0,
+        axis: int = -1,
+        reduction: str | None = "sum_over_batch_size",
         name: str | None = "dual_focal_loss",
-        **options: Any,
+        dtype: Any = None,
     ) -> None:
-        super().__init__("crossentropy", name=name, **options)
+        super().__init__(
+            "crossentropy",
+            strength=strength,
+            from_logits=from_logits,
+            multi_label=multi_label,
+            ignore_class=ignore_class,
+            label_smoothing=label_smoothing,
+            axis=axis,
+            reduction=reduction,
+            name=name,
+            dtype=dtype,
+        )
         self.gamma = _check_gamma(gamma)
-        self.variant = check_choice("variant", variant, DUAL_FOCAL_VARIANTS)
 
     def weights(self, batch: Batch) -> Tensor:
         """Returns (1 − p_y + p_j)^γ."""
-        if self.variant == "released":
-            rival = _largest_below(batch)
-        else:
-            rival = _largest_other(batch)
-        p_j = batch.as_p(rival)
-        if self.variant == "discarded":
-            own = batch.log_p_y if batch.in_logs else batch.p_y
-            p_j = ops.where(own < rival, 0.0, p_j)
-        return safe_power(batch.one_minus_p_y + p_j, self.gamma)
+        return _power(batch.one_minus_p_y + self.rival(batch), self.gamma)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "variant": self.variant}
-
-
-def _largest_other(batch: Batch) -> Tensor:
-    """Returns the largest of `y_pred` at a class other than each one of `y_pred_y`."""
-    if batch.sparse and batch.logits is not None:
-        own = batch.class_indices
-        return largest_log_p(batch.y_pred, batch.logits, apart_from=own)
-    if batch.sparse:
-        return largest(batch.y_pred, apart_from=batch.class_indices)
-    first, second = top_two(batch.y_pred)
-    return ops.where(batch.y_pred_y >= first, second, first)
+    def rival(self, batch: Batch) -> Tensor:
+        """Returns p_j, in the shape of `batch.p_y`."""
+        p = batch.p
+        if batch.sparse:
+            own = batch.distributions > 0
+            return ops.amax(_struck_out(own, p), axis=-1, keepdims=True)
+        first = ops.amax(p, axis=-1, keepdims=True)
+        at_first = p >= first
+        second = ops.amax(_struck_out(at_first, p), axis=-1, keepdims=True)
+        alone = ops.sum(ops.cast(at_first, p.dtype), axis=-1, keepdims=True) < 2
+        # The only largest class has the second as its rival, all others the first.
+        return ops.where(at_first & alone, second, first)
 
 
-def _largest_below(batch: Batch) -> Tensor:
-    """Returns the largest of `y_pred` strictly below each one of `y_pred_y`, or the
-    value of a probability of 0.
-    """
-    nothing = -1e30 if batch.in_logs else 0.0
-    if batch.sparse:
-        below = ops.where(batch.y_pred < batch.y_pred_y, batch.y_pred, nothing)
-        return largest(below)
-    # One sort serves every class: each takes its predecessor if that is smaller; equal
-    # values take that of the first of them, by a running maximum.
-    order = ops.argsort(batch.y_pred, axis=-1)
-    ranked = ops.take_along_axis(batch.y_pred, order, axis=-1)
-    previous = ops.roll(ranked, 1, axis=-1)
-    below = ops.where(previous < ranked, previous, nothing)
-    shift = 1
-    while shift < batch.num_classes:
-        padded = ops.pad(
-            below[:, :-shift], ((0, 0), (shift, 0)), constant_values=nothing
-        )
-        below = ops.maximum(below, padded)
-        shift *= 2
-    return ops.take_along_axis(below, ops.argsort(order, axis=-1), axis=-1)
+def _struck_out(at: Tensor, p: Tensor) -> Tensor:
+    """Returns p, and −1 at some places."""
+    return ops.where(at, constant(-1.0, p, ops), p)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from keras_selcal._backend.ops import Tensor
+from keras_selcal._arrays import Tensor
 from keras_selcal._formulas.kernels import (
     KINDS,
     check_bandwidth,
@@ -46,9 +46,14 @@ class KDECrossentropy(ClassificationLoss):
             among those of the batch that count, instead of all: an approximation, of
             cost n × m, with the error stated at `functional.kde_ece`. None, or one of
             at least n, takes all.
+        from_logits: whether `y_pred` holds logits instead of probabilities.
+        multi_label: whether `y_pred` holds k independent sigmoids.
+        ignore_class: samples with this label are left out.
+        label_smoothing: ε in [0, 1): labels become (1 − ε) y + ε/k.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        reduction: type of reduction to apply to the loss; see `keras.losses.Loss`.
         name: name of the loss.
-        **options: the arguments of `ClassificationLoss`: `from_logits`, `multi_label`,
-            `ignore_class`, `label_smoothing`, `axis`, `reduction`, `dtype`.
+        dtype: dtype of the result. Defaults to `keras.config.floatx()`.
 
     Example:
     >>> import numpy as np
@@ -70,10 +75,25 @@ class KDECrossentropy(ClassificationLoss):
         order: int = 1,
         block_size: int | None = None,
         subsample: int | None = None,
+        from_logits: bool = False,
+        multi_label: bool = False,
+        ignore_class: int | None = None,
+        label_smoothing: float = 0.0,
+        axis: int = -1,
+        reduction: str | None = "sum_over_batch_size",
         name: str | None = "kde_crossentropy",
-        **options: Any,
+        dtype: Any = None,
     ) -> None:
-        super().__init__(name=name, **options)
+        super().__init__(
+            from_logits=from_logits,
+            multi_label=multi_label,
+            ignore_class=ignore_class,
+            label_smoothing=label_smoothing,
+            axis=axis,
+            reduction=reduction,
+            name=name,
+            dtype=dtype,
+        )
         self.kde_weight = check_number(
             "kde_weight", kde_weight, "a number of at least 0", least=0.0
         )

@@ -21,28 +21,16 @@ from keras_selcal.metrics.selective import (
     FailureAUROC,
     RiskAtCoverage,
 )
-from keras_selcal.metrics.unknown import (
-    OODAUPR,
-    OODAUROC,
-    SCODAUGRC,
-    SCODAURC,
-    FPRAtTPR,
-)
 
 __all__ = [
     "AUGRC",
     "AURC",
-    "OODAUPR",
-    "OODAUROC",
-    "SCODAUGRC",
-    "SCODAURC",
     "BrierScore",
     "ClassificationMetric",
     "ClasswiseCalibrationError",
     "CoverageAtRisk",
     "ExcessAURC",
     "ExpectedCalibrationError",
-    "FPRAtTPR",
     "FailureAUROC",
     "RankingMetric",
     "RiskAtCoverage",
@@ -58,11 +46,6 @@ _METRICS = {
     "excess_aurc": ExcessAURC,
     "augrc": AUGRC,
     "failure_auroc": FailureAUROC,
-    "ood_auroc": OODAUROC,
-    "ood_aupr": OODAUPR,
-    "fpr_at_tpr": FPRAtTPR,
-    "scod_aurc": SCODAURC,
-    "scod_augrc": SCODAUGRC,
 }
 
 

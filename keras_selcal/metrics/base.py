@@ -1,41 +1,20 @@
-"""The base classes of the metrics: rows that count, exact sums, merging."""
+"""The base class of the metrics: rows that count, sums in pairs of floats, merging."""
 
-import math
-from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
-from keras_selcal._backend.host import (
-    array_module,
-    cast,
-    computes_on_host,
-    memory_of,
-    on_host,
-)
-from keras_selcal._backend.ops import Tensor, segment_sum, unconverted
-from keras_selcal._backend.sums import add_in_loop, add_to_cells, add_to_sums
+from keras_selcal._arrays import Tensor
+from keras_selcal._formulas.functions import at_least, segment_sum, zero_unless
 from keras_selcal._predictions.batch import Batch
 from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._validation import check_count, refuse
 
-# Rows, and entries of predictions, that are looked at at a time: temporary arrays stay
-# small, and those of NumPy in the cache.
-_MOST_ROWS = 2**20
-_MOST_ROWS_ON_HOST = 2**16
-_MOST_ENTRIES = 2**22
-
-# Rows that are added up one after the other.
-_MOST_SUMMANDS = 2**10
-
-# An array of so few sums is added as a whole.
-_FEW_CELLS = 2**11
-
-# Default cells of all histograms of a metric together: 268 MB.
-MOST_CELLS = 2**24
+# Cells of a histogram by default, as in the table of `docs/metrics.md`.
+NUM_CELLS = 2**12
+# Default cells of all histograms of a metric together.
+MOST_CELLS = 2**20
 
 
 class ClassificationMetric(keras.metrics.Metric):
@@ -53,6 +32,9 @@ class ClassificationMetric(keras.metrics.Metric):
     Labels, predictions or weights that cannot be right (see `update_state`) raise
     ValueError where they are NumPy arrays or lists. In tensors, as in `fit`, they make
     the result NaN: looking at their values would slow down every step.
+
+    Sums over updates are exact to 2⁴⁸. Within an update they are sums in float32, which
+    may be off by 1e-4 of their value for a million rows.
 
     Args:
         from_logits: whether `y_pred` holds logits instead of probabilities.
@@ -74,8 +56,6 @@ class ClassificationMetric(keras.metrics.Metric):
     direction = "down"
     # Whether there are sums for each class of multi-class predictions.
     class_wise = False
-    # Whether an update looks at rows as a whole only, without arrays of their size.
-    row_wise = False
 
     def __init__(
         self,
@@ -110,8 +90,6 @@ class ClassificationMetric(keras.metrics.Metric):
         self.num_classes = num_classes
         # The state has sums for so many groups, each with a value of its own.
         self.groups: int | None = None
-        # Whether NumPy computes the result at present.
-        self._result_on_host = False
 
     def build_state(self) -> None:
         """Creates the state if the number of groups is known; ends `__init__`."""
@@ -165,30 +143,19 @@ class ClassificationMetric(keras.metrics.Metric):
         What is rounded off stays below the last digit of the first float, so that
         both together count exactly to 2⁴⁸.
         """
-        add_to_sums(sums, values)
+        old, lost = sums[0], sums[1]
+        values = ops.cast(values, sums.dtype)
+        new = old + values
+        added = new - old
+        lost = lost + ((old - (new - added)) + (values - added))
+        first = new + lost
+        sums.assign(ops.stack([first, lost - (first - new)]))
 
-    def pairs(self, sums: Any) -> Tensor:
-        """Returns the pairs of floats of an array of sums."""
-        if self._result_on_host:
-            return memory_of(sums)
-        # Read once: TensorFlow copies a variable that single cells are added to.
-        return ops.convert_to_tensor(sums)
-
-    def total(self, sums: Any) -> Tensor:
+    @staticmethod
+    def total(sums: Any) -> Tensor:
         """Returns the values of an array of sums."""
-        pairs = self.pairs(sums)
-        if self._result_on_host:
-            pairs = pairs.astype("float64")
-        return pairs[0] + pairs[1]
+        return sums[0] + sums[1]
 
-    def _on_host(self, x: Any) -> bool:
-        """Returns whether NumPy computes what concerns `x`. Classes that are not the
-        library's may expect tensors.
-        """
-        own = type(self).__module__.startswith("keras_selcal.")
-        return own and computes_on_host(x)
-
-    @unconverted
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Adds samples to the state.
 
@@ -200,20 +167,7 @@ class ClassificationMetric(keras.metrics.Metric):
             sample_weight: of a shape that broadcasts to the samples', not negative.
                 Weight 2 equals two copies, weight 0 none.
         """
-        arguments = y_true, y_pred, sample_weight
-        if self._on_host(y_pred):
-            return on_host(self._update, *arguments, xp=np)
-        return self._update(*arguments, xp=ops)
-
-    def _update(self, y_true: Any, y_pred: Any, sample_weight: Any, *, xp: Any) -> None:
-        batch = Batch.of(y_true, y_pred, self.outputs, sample_weight, xp=xp)
-        if xp is ops:
-            logits = batch.logits
-            batch = replace(
-                batch,
-                y_pred=ops.stop_gradient(batch.y_pred),
-                logits=None if logits is None else ops.stop_gradient(logits),
-            )
+        batch = Batch.of(y_true, y_pred, self.outputs, sample_weight).still()
         groups = batch.num_labels if self.outputs.multi_label else batch.num_classes
         if self.groups is None:
             self._build(groups)
@@ -223,53 +177,30 @@ class ClassificationMetric(keras.metrics.Metric):
             )
         if batch.y_pred.shape[0] == 0:
             return
-        # A slice of rows is a view for NumPy, and a copy for XLA.
-        whole = self.row_wise and batch.xp is ops
-        most = 4 * _MOST_ENTRIES if self.row_wise else _MOST_ENTRIES
-        batch = replace(batch, row_wise=self.row_wise)
-        for part in parts(batch, None if whole else most):
-            w = part.sample_weight
-            w = batch.xp.ones_like(part.y_pred[:, 0]) if w is None else w
-            # A row that cannot be right has the weight NaN, and so has the result.
-            self.update(part, part.checked(w))
+        w = batch.sample_weight
+        w = ops.ones_like(batch.y_pred[:, 0]) if w is None else w
+        # Invalid rows get weight NaN, which makes the result NaN.
+        self.update(batch, batch.checked(w))
 
-    def accumulate_rows(
-        self, sums: Any, rows: Tensor, index: Tensor, present: Any = None
-    ) -> None:
-        """Adds rows (n, 2) to an array of sums (groups, size, 2), by index in
-        0 … size − 1 and label, and the number of those whose weight, the first entry,
-        is above 0 to `present` (groups,).
+    def histogram(self, index: Tensor, columns: list[Tensor], size: int) -> Tensor:
+        """Returns the sums of columns (n,) in each cell, (groups, size, columns).
+
+        Args:
+            index: cell of each row in 0 … size − 1 as a float, (n,); label after label,
+                if there are groups.
+            columns: what is summed.
+            size: number of cells.
         """
-        groups, size = int(self.groups or 1), int(sums.shape[2])
-        xp = array_module(rows)
+        groups = int(self.groups or 1)
         if groups > 1:
-            index = xp.reshape(index, (-1, groups))
-            index = xp.reshape(index + xp.arange(groups, dtype="int32") * size, (-1,))
-        n, num_cells = rows.shape[0], groups * size
-        if add_in_loop(sums, index, cast(rows, sums.dtype), present):
-            return
-        if present is not None:
-            self.accumulate(present, self.group_counts(rows[:, 0]))
-        few = num_cells > _FEW_CELLS and (n is None or 4 * n < num_cells)
-        if few and add_to_cells(sums, index, cast(rows, sums.dtype)):
-            return
-        parts = 1
-        if n is not None and xp is ops:
-            # One row after the other, a long sum in float32 loses digits.
-            parts += min(n // _MOST_SUMMANDS, n // num_cells)
-        if parts > 1:
-            part = ops.arange(n, dtype="int32") // math.ceil(n / parts)
-            index = index + num_cells * part
-        values = segment_sum(rows, index, parts * num_cells)
-        values = xp.sum(xp.reshape(values, (parts, groups, size, 2)), axis=0)
-        self.accumulate(sums, values)
-
-    def group_counts(self, w: Tensor) -> Tensor:
-        """Returns the number of rows of weight above 0 of each label, (groups,)."""
-        present, xp = cast(w > 0, w.dtype), array_module(w)
-        if self.groups == 1:
-            return xp.sum(present, keepdims=True)
-        return xp.sum(xp.reshape(present, (-1, int(self.groups or 1))), axis=0)
+            # Labels and classes of a sample follow each other.
+            index = ops.reshape(index, (-1, groups))
+            first = ops.arange(groups, dtype=index.dtype) * size
+            index = ops.reshape(index + first, (-1,))
+        rows = ops.stack(columns, axis=-1)
+        ids = ops.cast(index, "int32")
+        sums = segment_sum(rows, ids, groups * size, ops)
+        return ops.reshape(sums, (groups, size, len(columns)))
 
     def result_per_group(self) -> Tensor:
         """Returns the value of each label or class, (groups,)."""
@@ -277,36 +208,20 @@ class ClassificationMetric(keras.metrics.Metric):
             raise ValueError(
                 "The values of classes need `num_classes`, or an update before them."
             )
-        return self._of_state(lambda: self.compute()[0])
+        return self.compute()[0]
 
-    @unconverted
     def result(self) -> Tensor:
         if self.groups is None:
             return ops.zeros((), dtype=self.state_dtype)
-        return self._of_state(self._mean)
-
-    def _of_state(self, function: Callable[[], Any]) -> Tensor:
-        """Returns what a function computes from the state, as a tensor."""
-        if not (self.variables and self._on_host(self.variables[0].value)):
-            return function()
-        self._result_on_host = True
-        try:
-            return ops.convert_to_tensor(on_host(function), dtype=self.state_dtype)
-        finally:
-            self._result_on_host = False
-
-    def _mean(self) -> Tensor:
-        """Returns the mean of the values of the groups."""
         values, mass = self.compute()
-        xp = array_module(values)
         if self.groups == 1:
             return values[0]
         if not self.outputs.multi_label or self.outputs.ignore_class is None:
-            return xp.mean(values)
+            return ops.mean(values)
         # A label of which every sample is ignored has no value.
-        occurs = cast(mass != 0, values.dtype)
-        values = xp.where(mass != 0, values, 0.0)
-        return xp.sum(values) / xp.maximum(xp.sum(occurs), 1.0)
+        occurs = ops.cast(mass != 0, values.dtype)
+        values = zero_unless(mass != 0, values, ops)
+        return ops.sum(values) / at_least(ops.sum(occurs), 1.0, ops)
 
     def stateless_update_state(
         self, metric_variables: Any, *args: Any, **kwargs: Any
@@ -343,24 +258,3 @@ class ClassificationMetric(keras.metrics.Metric):
         names = "from_logits", "multi_label", "ignore_class", "axis"
         options = self.outputs.config(*names, "decision_threshold")
         return {**config, **options, "num_classes": self.num_classes}
-
-
-def parts(batch: Batch, most_entries: int | None) -> Iterator[Batch]:
-    """Yields a batch in parts of bounded size, or whole where its size is unknown."""
-    n, w, labels = batch.y_pred.shape[0], batch.sample_weight, batch.num_labels
-    most = _MOST_ROWS_ON_HOST if batch.xp is np else _MOST_ROWS
-    if most_entries is not None:
-        most = min(most, most_entries // batch.num_classes)
-    most = max(1, most // labels) * labels
-    if n is None or n <= most:
-        yield batch
-        return
-    for start in range(0, n, most):
-        rows = slice(start, min(start + most, n))
-        yield replace(
-            batch,
-            y_pred=batch.y_pred[rows],
-            labels=batch.labels[rows],
-            sample_weight=None if w is None else w[rows],
-            logits=None if batch.logits is None else batch.logits[rows],
-        )

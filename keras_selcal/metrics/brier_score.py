@@ -2,11 +2,10 @@
 
 from typing import Any
 
-import numpy as np
-from keras.backend import backend
+from keras import ops
 
-from keras_selcal._backend.host import array_module, cast
-from keras_selcal._backend.ops import TINY, Tensor
+from keras_selcal._arrays import Tensor
+from keras_selcal._formulas.functions import TINY, at_least
 from keras_selcal._predictions.batch import Batch
 from keras_selcal._saving import serializable
 from keras_selcal.losses.base import brier
@@ -27,8 +26,17 @@ class BrierScore(ClassificationMetric):
     scikit-learn's `brier_score_loss` gives.
 
     Args:
-        **options: `from_logits`, `multi_label`, `ignore_class`, `axis` and others, see
-            `ClassificationMetric`.
+        from_logits: whether `y_pred` holds logits instead of probabilities.
+        multi_label: whether `y_pred` holds independent sigmoids, one for each label.
+        ignore_class: samples with this label are left out.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        decision_threshold: with two classes, class 1 is predicted where its
+            probability is above this.
+        num_classes: k, or the number of labels. None takes it from the first
+            predictions; JAX's stateless methods need it before, where there are sums
+            for each class or label.
+        name: name of the metric.
+        dtype: dtype of the metric; see `ClassificationMetric`.
 
     Example:
     >>> import numpy as np
@@ -42,23 +50,39 @@ class BrierScore(ClassificationMetric):
       Probability](https://doi.org/10.1175/1520-0493(1950)078<0001:VOFEIT>2.0.CO;2)
     """
 
-    def __init__(self, *, name: str | None = "brier", **options: Any) -> None:
-        super().__init__(name=name, **options)
+    def __init__(
+        self,
+        *,
+        from_logits: bool = False,
+        multi_label: bool = False,
+        ignore_class: int | None = None,
+        axis: int = -1,
+        decision_threshold: float = 0.5,
+        num_classes: int | None = None,
+        name: str | None = "brier",
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(
+            from_logits=from_logits,
+            multi_label=multi_label,
+            ignore_class=ignore_class,
+            axis=axis,
+            decision_threshold=decision_threshold,
+            num_classes=num_classes,
+            name=name,
+            dtype=dtype,
+        )
         self.build_state()
 
     def create_state(self, groups: int) -> None:
         self._sums = self.add_sums("sums", (groups, 2))
 
     def update(self, batch: Batch, w: Tensor) -> None:
-        xp = batch.xp
-        rows = xp.stack([w, w * brier(batch)], axis=-1)
-        if xp is np or backend() == "tensorflow":
-            # They add row after row, which loses digits in float32.
-            rows = cast(rows, "float64")
-        sums = xp.sum(xp.reshape(rows, (-1, int(self.groups or 1), 2)), axis=0)
-        self.accumulate(self._sums, sums)
+        rows = ops.stack([w, w * brier(batch)], axis=-1)
+        rows = ops.reshape(rows, (-1, int(self.groups or 1), 2))
+        self.accumulate(self._sums, ops.sum(rows, axis=0))
 
     def compute(self) -> tuple[Tensor, Tensor]:
         sums = self.total(self._sums)
         mass, score = sums[:, 0], sums[:, 1]
-        return score / array_module(mass).maximum(mass, TINY), mass
+        return score / at_least(mass, TINY, ops), mass

@@ -2,14 +2,10 @@
 
 from typing import Any
 
-import numpy as np
 from keras import ops
-from keras.backend import backend, standardize_dtype
 
 from keras_selcal import csf as csfs
-from keras_selcal._backend.histogram import Histogram
-from keras_selcal._backend.host import array_module, cast
-from keras_selcal._backend.ops import Tensor, safe_log
+from keras_selcal._arrays import Tensor
 from keras_selcal._formulas.binning import (
     KINDS,
     NORMS,
@@ -18,19 +14,18 @@ from keras_selcal._formulas.binning import (
     check_kind,
     run_cuts,
     uniform_bins,
-    uniform_edges,
+)
+from keras_selcal._formulas.functions import (
+    at_least,
+    at_most,
+    safe_log,
+    where_positive,
 )
 from keras_selcal._predictions.batch import Batch
 from keras_selcal._saving import serializable
 from keras_selcal._validation import check_choice, check_count, refuse
-from keras_selcal.metrics.base import MOST_CELLS, ClassificationMetric
-from keras_selcal.metrics.ranking import to_cells
-
-
-def positive(batch: Batch) -> Tensor:
-    """Returns the probability of class 1 of two, (n,)."""
-    # The sum of one column is contiguous, as torch's searchsorted wants it.
-    return batch.xp.sum(batch.p[:, 1:], axis=-1)
+from keras_selcal.metrics.base import ClassificationMetric
+from keras_selcal.metrics.ranking import cells_of, rescaled, to_cells, weighted
 
 
 class _BinnedError(ClassificationMetric):
@@ -57,53 +52,21 @@ class _BinnedError(ClassificationMetric):
     def create_state(self, groups: int) -> None:
         self.size = self.num_bins
         if self.binning == "adaptive":
-            default = max(2 * self.num_bins, min(self.cells(), MOST_CELLS // groups))
-            self.size = self.num_cells or default
-        if groups * self.size >= 2**31:
-            # Cells are numbered by int32.
-            refuse("num_cells", self.num_cells, f"below 2³¹/k for k={groups}")
-        self._sums = self.add_sums("sums", (groups, self.size, 2))
-        self._present = self.add_sums("present", (groups,))
-
-    def cells(self) -> int:
-        """Returns the default number of cells, for few classes."""
-        raise NotImplementedError
-
-    def bins(self, p: Tensor) -> Tensor:
-        """Returns the index of each p, (m,), among bins (a, b], the first closed."""
-        last = self.num_bins - 1
-        if isinstance(p, np.ndarray):
-            return uniform_bins(p, self.num_bins)
-        edges = uniform_edges(self.num_bins, standardize_dtype(p.dtype))
-        edges = ops.convert_to_tensor(edges)
-        if backend() == "torch":
-            # One operation; NaN goes to the last bin, and its weight is NaN.
-            index = ops.searchsorted(edges[1:-1], p, side="left")
-            return ops.cast(index, "int32")
-        if backend() == "jax" and self.num_bins <= 64:
-            # XLA counts in registers, and gathers edges one by one. NaN goes to bin 0.
-            above = ops.cast(p[:, None] > edges[1:-1], "int32")
-            return ops.sum(above, axis=-1)
-        # Backends differ in where NaN goes.
-        p = ops.where(ops.equal(p, p), p, 0.0)
-        # p·M is the bin, except at edges and for rounding; faster than a search.
-        index = ops.clip(ops.cast(p * self.num_bins, "int32"), 0, last)
-        low, high = ops.take(edges, index), ops.take(edges, index + 1)
-        above, below = (ops.cast(at, "int32") for at in (p > high, p <= low))
-        return ops.clip(index + above - below, 0, last)
+            self.size = cells_of(self.num_cells, groups, 2 * self.num_bins)
+        if groups * self.size > 2**24:
+            # Cells are numbered by floats.
+            name = "num_bins" if self.binning == "uniform" else "num_cells"
+            refuse(name, self.size, f"at most 2²⁴/k for k={groups}")
+        self._sums = self.add_sums("sums", (groups, self.size, 3))
 
     def compute(self) -> tuple[Tensor, Tensor]:
-        present = self.total(self._present)
+        sums, present = rescaled(self.total(self._sums))
+        mass, gap = sums[..., 0], sums[..., 1]
         if self.binning == "adaptive":
-            histogram = Histogram(self.pairs(self._sums), present)
-            cuts = run_cuts(histogram.n[:, None], self.num_bins, histogram.xp)
-            # A cell across a cut is split between its two runs.
-            upto = histogram.upto(cuts)
-            gap, mass = (at[:, 1:] - at[:, :-1] for at in (upto, cuts))
-        else:
-            sums = self.total(self._sums)
-            gap, mass = sums[..., 1], sums[..., 0]
-        return calibration_norm(gap, mass, self.norm, array_module(gap)), present
+            cuts = run_cuts(ops.sum(mass, axis=-1, keepdims=True), self.num_bins, ops)
+            gap = _upto(mass, gap, cuts)
+            gap, mass = (at[:, 1:] - at[:, :-1] for at in (gap, cuts))
+        return calibration_norm(gap, mass, self.norm, ops), present
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -113,6 +76,17 @@ class _BinnedError(ClassificationMetric):
             "norm": self.norm,
             "num_cells": self.num_cells,
         }
+
+
+def _upto(mass: Tensor, value: Tensor, cuts: Tensor) -> Tensor:
+    """Returns the value of the first cells that have the mass of each cut, (groups, m);
+    a cell across a cut counts in part.
+    """
+    before = ops.cumsum(mass, axis=-1) - mass
+    width = where_positive(mass > 0, mass, ops)
+    share = (cuts[..., None] - before[:, None]) / width[:, None]
+    share = at_most(at_least(share, 0.0, ops), 1.0, ops)
+    return ops.sum(share * value[:, None], axis=-1)
 
 
 @serializable
@@ -132,10 +106,9 @@ class ExpectedCalibrationError(_BinnedError):
     frequency.
 
     Uniform bins are exact, however the data are split into batches. Adaptive bins are
-    cut from a histogram; a cell across a cut is split between its two bins, so
-    that the error against `functional.ece` is at most the mass of the M − 1 cells at
-    the cuts, as a share of n (`"l1"`) or of a bin (`"max"`). On the logits of CIFAR-10,
-    CIFAR-100 and MNIST networks it is below 1e-4.
+    cut from a histogram; a cell across a cut is split between its two bins. The error
+    is at most the mass of the M − 1 cells at the cuts, as a share of n (`"l1"`) or of a
+    bin (`"max"`). `keras_selcal.functional.ece` is exact.
 
     Args:
         num_bins: M.
@@ -149,9 +122,19 @@ class ExpectedCalibrationError(_BinnedError):
         pooled: with `multi_label=True`, whether the outputs of all labels share their
             bins. By default the error is the mean of the errors of the labels.
         num_cells: cells of the histogram of adaptive bins, uniform in ℓ/(4 + |ℓ|), ℓ
-            the confidence's log-odds. Defaults to 2¹⁷, and to 2²⁰ for `"max"`.
-        **options: `from_logits`, `multi_label`, `ignore_class`, `axis`,
-            `decision_threshold` and others, see `ClassificationMetric`.
+            the confidence's log-odds. Defaults to 4,096, and to fewer for so many
+            labels that all would have more than 2²⁰.
+        from_logits: whether `y_pred` holds logits instead of probabilities.
+        multi_label: whether `y_pred` holds independent sigmoids, one for each label.
+        ignore_class: samples with this label are left out.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        decision_threshold: with two classes, class 1 is predicted where its
+            probability is above this.
+        num_classes: k, or the number of labels. None takes it from the first
+            predictions; JAX's stateless methods need it before, where there are sums
+            for each class or label.
+        name: name of the metric.
+        dtype: dtype of the metric; see `ClassificationMetric`.
 
     Example:
     >>> import numpy as np
@@ -168,8 +151,6 @@ class ExpectedCalibrationError(_BinnedError):
       Learning](https://arxiv.org/abs/1904.01685), for adaptive bins
     """
 
-    row_wise = True
-
     def __init__(
         self,
         num_bins: int = 15,
@@ -179,16 +160,28 @@ class ExpectedCalibrationError(_BinnedError):
         kind: str = "top_label",
         pooled: bool = False,
         num_cells: int | None = None,
+        from_logits: bool = False,
+        multi_label: bool = False,
+        ignore_class: int | None = None,
+        axis: int = -1,
+        decision_threshold: float = 0.5,
+        num_classes: int | None = None,
         name: str | None = "ece",
-        **options: Any,
+        dtype: Any = None,
     ) -> None:
         super().__init__(
             num_bins,
             binning=binning,
             norm=norm,
             num_cells=num_cells,
+            from_logits=from_logits,
+            multi_label=multi_label,
+            ignore_class=ignore_class,
+            axis=axis,
+            decision_threshold=decision_threshold,
+            num_classes=num_classes,
             name=name,
-            **options,
+            dtype=dtype,
         )
         self.kind = check_choice("kind", kind, KINDS)
         self.pooled = bool(pooled)
@@ -198,25 +191,18 @@ class ExpectedCalibrationError(_BinnedError):
     def grouped(self) -> bool:
         return self.outputs.multi_label and not self.pooled
 
-    def cells(self) -> int:
-        # A sample on the wrong side of a cut moves "max" by M/n at once.
-        return 2**20 if self.norm == "max" else 2**17
-
     def update(self, batch: Batch, w: Tensor) -> None:
         check_kind(self.kind, batch.num_classes)
-        p, outcome = self._event(batch)
+        if self.kind == "top_label":
+            p, outcome = batch.confidence, batch.correct
+        else:
+            p, outcome = batch.p[:, 1], batch.distributions[:, 1]
         if self.binning == "adaptive":
             index = to_cells(self._log_odds(batch), self.size)
         else:
-            index = self.bins(p)
-        rows = batch.xp.stack([w, w * (p - outcome)], axis=-1)
-        self.accumulate_rows(self._sums, rows, index, self._present)
-
-    def _event(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Returns the probability of an event and whether it happened, both (n,)."""
-        if self.kind == "top_label":
-            return batch.top_label()
-        return positive(batch), batch.distributions[:, 1]
+            index = uniform_bins(p, self.num_bins, ops)
+        columns = weighted(w, p - outcome)
+        self.accumulate(self._sums, self.histogram(index, columns, self.size))
 
     def _log_odds(self, batch: Batch) -> Tensor:
         """Returns the log-odds of the event, (n,)."""
@@ -225,8 +211,7 @@ class ExpectedCalibrationError(_BinnedError):
         log_odds = batch.log_p[:, 1] - batch.log_p[:, 0]
         if self.kind == "positive":
             return log_odds
-        predicted = batch.predicted()[:, 0]
-        return batch.xp.where(predicted == 1, log_odds, -log_odds)
+        return ops.where(batch.predicted[:, 0] == 1, log_odds, -log_odds)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "kind": self.kind, "pooled": self.pooled}
@@ -244,20 +229,25 @@ class ClasswiseCalibrationError(_BinnedError):
 
     with p̄_{b,c} the mean of p_c and ȳ_{b,c} the frequency of class c among the samples
     whose p_c lies in bin b. Uniform bins are exact. Adaptive ones are cut from a
-    histogram for each class; the error against `functional.cwece` is below 1e-4 on
-    the logits of CIFAR-10, CIFAR-100 and MNIST networks.
+    histogram for each class; `keras_selcal.functional.cwece` is exact.
 
     Args:
         num_bins: M.
         binning: `"uniform"` or `"adaptive"`, as in `ExpectedCalibrationError`.
         norm: `"l1"`, `"l2"` or `"max"`, of each class's bins.
-        num_classes: k. None takes it from the first predictions; JAX's stateless
-            methods need it before.
-        num_cells: cells of each class's histogram, for adaptive bins. Defaults to 2¹²,
-            and to fewer above 4096 classes: the state has at most 2²⁴ in all (268 MB),
-            and at least two a bin.
-        **options: `from_logits`, `multi_label`, `ignore_class`, `axis` and others, see
-            `ClassificationMetric`. With `multi_label=True`, the classes are the labels.
+        num_cells: cells of each class's histogram, for adaptive bins. Defaults to
+            4,096, and to fewer for so many classes that all would have more than 2²⁰.
+        from_logits: whether `y_pred` holds logits instead of probabilities.
+        multi_label: whether `y_pred` holds independent sigmoids, one for each label.
+        ignore_class: samples with this label are left out.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        decision_threshold: with two classes, class 1 is predicted where its
+            probability is above this.
+        num_classes: k, or the number of labels. None takes it from the first
+            predictions; JAX's stateless methods need it before, where there are sums
+            for each class or label.
+        name: name of the metric.
+        dtype: dtype of the metric; see `ClassificationMetric`.
 
     Example:
     >>> import numpy as np
@@ -281,51 +271,54 @@ class ClasswiseCalibrationError(_BinnedError):
         binning: str = "uniform",
         norm: str = "l1",
         num_cells: int | None = None,
+        from_logits: bool = False,
+        multi_label: bool = False,
+        ignore_class: int | None = None,
+        axis: int = -1,
+        decision_threshold: float = 0.5,
+        num_classes: int | None = None,
         name: str | None = "cwece",
-        **options: Any,
+        dtype: Any = None,
     ) -> None:
         super().__init__(
             num_bins,
             binning=binning,
             norm=norm,
             num_cells=num_cells,
+            from_logits=from_logits,
+            multi_label=multi_label,
+            ignore_class=ignore_class,
+            axis=axis,
+            decision_threshold=decision_threshold,
+            num_classes=num_classes,
             name=name,
-            **options,
+            dtype=dtype,
         )
         self.build_state()
 
-    def cells(self) -> int:
-        return 2**12
-
     def update(self, batch: Batch, w: Tensor) -> None:
-        xp = batch.xp
-        if self.outputs.multi_label:
-            columns, present = slice(1, 2), self.group_counts(w)
-            p = positive(batch)[:, None]
-        else:
-            columns, present = slice(None), xp.sum(cast(w > 0, w.dtype))
-            p = batch.p
-        gap = p - batch.distributions[:, columns]
+        # Of several labels, a row has two classes, and its label is the second.
+        first = 1 if self.outputs.multi_label else 0
+        p, y = batch.p[:, first:], batch.distributions[:, first:]
         if self.binning == "adaptive":
-            index = to_cells(self._log_odds(batch)[:, columns], self.size)
+            index = to_cells(self._log_odds(batch)[:, first:], self.size)
         else:
-            index = xp.reshape(self.bins(xp.reshape(p, (-1,))), xp.shape(p))
-        weights = xp.broadcast_to(w[:, None], xp.shape(p))
-        rows = xp.reshape(xp.stack([weights, weights * gap], axis=-1), (-1, 2))
+            index = uniform_bins(p, self.num_bins, ops)
+        w = ops.broadcast_to(ops.expand_dims(w, -1), ops.shape(p))
         # One entry for each sample and class or label, sample after sample.
-        self.accumulate_rows(self._sums, rows, xp.reshape(index, (-1,)))
-        self.accumulate(self._present, present)
+        index, w, gap = (ops.reshape(x, (-1,)) for x in (index, w, p - y))
+        self.accumulate(self._sums, self.histogram(index, weighted(w, gap), self.size))
 
     def _log_odds(self, batch: Batch) -> Tensor:
         """Returns ln p_c − ln(1 − p_c), (n, k)."""
-        if not batch.in_logs:
-            return safe_log(batch.p) - safe_log(1.0 - batch.p)
+        if not batch.from_logits:
+            return safe_log(batch.p, ops) - safe_log(1.0 - batch.p, ops)
         log_p = batch.log_p
-        xp = batch.xp
-        log_odds = log_p - safe_log(-xp.expm1(log_p))
+        log_odds = log_p - safe_log(-ops.expm1(log_p), ops)
         # Only the largest p can be so close to 1 that its ln p loses digits.
-        largest = log_p == xp.amax(log_p, axis=-1, keepdims=True)
-        return xp.where(largest, batch.log_odds(csfs.msp)[:, None], log_odds)
+        largest = log_p == ops.amax(log_p, axis=-1, keepdims=True)
+        top = ops.expand_dims(batch.log_odds(csfs.msp), -1)
+        return ops.where(largest, top, log_odds)
 
     def result_per_class(self) -> Tensor:
         """Returns each class's calibration error, (k,)."""

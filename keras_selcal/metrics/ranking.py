@@ -2,41 +2,54 @@
 
 from typing import Any
 
+from keras import ops
+
 from keras_selcal import csf as csfs
-from keras_selcal._backend.host import array_module, cast
-from keras_selcal._backend.ops import TINY, Tensor
+from keras_selcal._arrays import Tensor
+from keras_selcal._formulas.functions import TINY, at_least, at_most, zero_unless
 from keras_selcal._formulas.ranking import ROUNDED, Ranking
 from keras_selcal._predictions.batch import Batch
 from keras_selcal._validation import check_count
 from keras_selcal.csf.score import squash
-from keras_selcal.metrics.base import MOST_CELLS, ClassificationMetric
+from keras_selcal.metrics.base import MOST_CELLS, NUM_CELLS, ClassificationMetric
 
 
 def to_cells(log_odds: Tensor, num_cells: int) -> Tensor:
-    """Returns the histogram cells of log-odds ℓ: uniform in ℓ/(4 + |ℓ|).
+    """Returns the histogram cells of log-odds ℓ as floats: uniform in ℓ/(4 + |ℓ|).
 
     All of ℝ has a cell, and both ends of [0, 1] are resolved. NaN goes to cell 0.
     """
-    xp = array_module(log_odds)
-    position = (squash(log_odds, xp) + 1.0) * (num_cells / 2)
-    position = xp.where(xp.equal(position, position), position, 0.0)
-    return xp.clip(cast(position, "int32"), 0, num_cells - 1)
+    position = (squash(log_odds, ops) + 1.0) * (num_cells / 2)
+    position = zero_unless(position >= 0, position, ops)
+    return at_most(ops.floor(position), num_cells - 1.0, ops)
 
 
-def rescaled(sums: Tensor, present: Tensor) -> Tensor:
-    """Returns sums (groups, size, 2), the first of which is Σ w, by the rule of counts:
-    weights that add up to less than the number of samples are scaled up to it.
+def cells_of(num_cells: int | None, groups: int, least: int = 2) -> int:
+    """Returns the number of cells of each of so many histograms."""
+    if num_cells is not None:
+        return num_cells
+    return max(least, min(NUM_CELLS, MOST_CELLS // groups))
+
+
+def rescaled(sums: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns sums (groups, size, 3) of w, w·x and 1 by the rule of counts (weights
+    that add up to less than the number of samples are scaled up to it), and the number
+    of samples, (groups,).
     """
-    xp = array_module(sums)
-    # In this order XLA has a fast sum that needs no compilation.
-    mass = xp.sum(sums, axis=-2)[..., 0]
-    factor = xp.maximum(1.0, present / xp.maximum(mass, TINY))
-    return sums * factor[:, None, None]
+    total = ops.sum(sums, axis=1)
+    mass, present = total[:, 0], total[:, 2]
+    factor = at_least(present / at_least(mass, TINY, ops), 1.0, ops)
+    return sums * factor[:, None, None], present
+
+
+def weighted(w: Tensor, x: Tensor) -> list[Tensor]:
+    """Returns the columns of a histogram: w, w·x, and whether a row counts."""
+    return [w, w * x, ops.cast(w > 0, w.dtype)]
 
 
 def ranking_of(sums: Tensor) -> Ranking:
-    """Returns the ranking of mass and loss, (groups, cells, 2)."""
-    return Ranking(sums[..., 0], sums[..., 1], array_module(sums), ROUNDED)
+    """Returns the ranking of mass and loss, (groups, cells, 3)."""
+    return Ranking(sums[..., 0], sums[..., 1], ops, ROUNDED)
 
 
 class RankingMetric(ClassificationMetric):
@@ -44,24 +57,53 @@ class RankingMetric(ClassificationMetric):
 
     The state is a histogram of the score's log-odds ℓ, with cells uniform in
     ℓ/(4 + |ℓ|): those of a score near 0 or 1 are as narrow as those in the middle.
-    Samples of a cell share their mean loss. Subclasses implement `of_ranking`.
+    Samples of a cell share their mean loss, which makes the metrics approximate, as
+    `keras.metrics.AUC` is. `docs/metrics.md` has the errors on real networks; they are
+    larger where nearly all scores lie close together, as those of an untrained network
+    do. Subclasses implement `of_ranking`.
 
     Args:
         csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it. From
             logits, the built-in ones rank by log-odds, which do not saturate.
-        num_cells: cells of the histogram, for each label. None takes the class's
-            `default_cells`, and fewer for so many labels that all would have more than
-            2²⁴ cells.
-        **options: see `ClassificationMetric`.
+        num_cells: cells of the histogram, for each label. Defaults to 4,096, and to
+            fewer for so many labels that all would have more than 2²⁰.
+        from_logits: whether `y_pred` holds logits instead of probabilities.
+        multi_label: whether `y_pred` holds independent sigmoids, one for each label.
+        ignore_class: samples with this label are left out.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        decision_threshold: with two classes, class 1 is predicted where its
+            probability is above this.
+        num_classes: k, or the number of labels. None takes it from the first
+            predictions; JAX's stateless methods need it before, where there are sums
+            for each class or label.
+        name: name of the metric.
+        dtype: dtype of the metric; see `ClassificationMetric`.
     """
 
-    default_cells = 2**14
-    row_wise = True
-
     def __init__(
-        self, csf: Any = "msp", *, num_cells: int | None = None, **options: Any
+        self,
+        csf: Any = "msp",
+        *,
+        num_cells: int | None = None,
+        from_logits: bool = False,
+        multi_label: bool = False,
+        ignore_class: int | None = None,
+        axis: int = -1,
+        decision_threshold: float = 0.5,
+        num_classes: int | None = None,
+        name: str | None = None,
+        dtype: Any = None,
     ) -> None:
-        super().__init__(**options)
+        super().__init__(
+            from_logits=from_logits,
+            multi_label=multi_label,
+            ignore_class=ignore_class,
+            axis=axis,
+            decision_threshold=decision_threshold,
+            num_classes=num_classes,
+            name=name,
+            dtype=dtype,
+        )
         self.csf = csfs.get(csf, from_logits=self.from_logits)
         if num_cells is not None:
             num_cells = check_count("num_cells", num_cells, least=2)
@@ -69,28 +111,21 @@ class RankingMetric(ClassificationMetric):
         self.build_state()
 
     def create_state(self, groups: int) -> None:
-        default = max(2, min(self.default_cells, MOST_CELLS // groups))
-        self.size = default if self.num_cells is None else self.num_cells
-        self._histogram = self.add_sums("histogram", (groups, self.size, 2))
-        self._present = self.add_sums("present", (groups,))
+        self.size = cells_of(self.num_cells, groups)
+        self._histogram = self.add_sums("histogram", (groups, self.size, 3))
 
     def update(self, batch: Batch, w: Tensor) -> None:
-        loss = 1.0 - batch.top_label()[1]
         cells = to_cells(batch.log_odds(self.csf), self.size)
-        rows = batch.xp.stack([w, w * loss], axis=-1)
-        self.accumulate_rows(self._histogram, rows, cells, self._present)
-
-    def ranking(self) -> Ranking:
-        """Returns the cells as groups of equal rank, (groups, cells)."""
-        histogram = rescaled(self.total(self._histogram), self.total(self._present))
-        return ranking_of(histogram)
+        columns = weighted(w, 1.0 - batch.correct)
+        self.accumulate(self._histogram, self.histogram(cells, columns, self.size))
 
     def of_ranking(self, ranking: Ranking) -> Tensor:
         """Returns the metric of each ranking, (groups,)."""
         raise NotImplementedError
 
     def compute(self) -> tuple[Tensor, Tensor]:
-        return self.of_ranking(self.ranking()), self.total(self._present)
+        sums, present = rescaled(self.total(self._histogram))
+        return self.of_ranking(ranking_of(sums)), present
 
     def get_config(self) -> dict[str, Any]:
         return {

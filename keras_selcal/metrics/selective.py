@@ -2,14 +2,15 @@
 
 from typing import Any
 
-from keras_selcal._backend.histogram import Histogram
-from keras_selcal._backend.host import cast
-from keras_selcal._backend.ops import TINY, Tensor, may_loop
+from keras import ops
+
+from keras_selcal._arrays import Tensor
+from keras_selcal._formulas.functions import zero_unless
 from keras_selcal._formulas.ranking import Ranking
 from keras_selcal._predictions.batch import Batch
 from keras_selcal._saving import serializable
 from keras_selcal._validation import check_number
-from keras_selcal.metrics.ranking import RankingMetric, ranking_of, rescaled
+from keras_selcal.metrics.ranking import RankingMetric, ranking_of, rescaled, weighted
 
 # Cells of the histogram of losses: exact for 0 and 1, fine for soft labels.
 _LOSS_CELLS = 2**10
@@ -25,15 +26,25 @@ class AURC(RankingMetric):
     AURC = (1/n) Σ_{i=1..n} R(i/n),     R(i/n) the error of the i most confident
     ```
 
-    The state is a histogram of the score; samples of a cell share their mean loss. The
-    error against `functional.aurc` is below 1e-4 on the logits of CIFAR-10, CIFAR-100
-    and MNIST networks.
+    The state is a histogram of the score; samples of a cell share their mean loss (see
+    `RankingMetric`). `keras_selcal.functional.aurc` is exact.
 
     Args:
         csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it. From
             logits, the built-in ones rank by log-odds, which do not saturate.
-        **options: `num_cells`, see `RankingMetric`; `from_logits`, `multi_label`,
-            `ignore_class`, `axis` and others, see `ClassificationMetric`.
+        num_cells: cells of the histogram, for each label. Defaults to 4,096, and to
+            fewer for so many labels that all would have more than 2²⁰.
+        from_logits: whether `y_pred` holds logits instead of probabilities.
+        multi_label: whether `y_pred` holds independent sigmoids, one for each label.
+        ignore_class: samples with this label are left out.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        decision_threshold: with two classes, class 1 is predicted where its
+            probability is above this.
+        num_classes: k, or the number of labels. None takes it from the first
+            predictions; JAX's stateless methods need it before, where there are sums
+            for each class or label.
+        name: name of the metric.
+        dtype: dtype of the metric; see `ClassificationMetric`.
 
     Example:
     >>> import numpy as np
@@ -52,9 +63,31 @@ class AURC(RankingMetric):
     """
 
     def __init__(
-        self, csf: Any = "msp", *, name: str | None = "aurc", **options: Any
+        self,
+        csf: Any = "msp",
+        *,
+        num_cells: int | None = None,
+        from_logits: bool = False,
+        multi_label: bool = False,
+        ignore_class: int | None = None,
+        axis: int = -1,
+        decision_threshold: float = 0.5,
+        num_classes: int | None = None,
+        name: str | None = "aurc",
+        dtype: Any = None,
     ) -> None:
-        super().__init__(csf, name=name, **options)
+        super().__init__(
+            csf,
+            num_cells=num_cells,
+            from_logits=from_logits,
+            multi_label=multi_label,
+            ignore_class=ignore_class,
+            axis=axis,
+            decision_threshold=decision_threshold,
+            num_classes=num_classes,
+            name=name,
+            dtype=dtype,
+        )
 
     def of_ranking(self, ranking: Ranking) -> Tensor:
         return ranking.aurc()
@@ -70,12 +103,24 @@ class ExcessAURC(RankingMetric):
     E-AURC = AURC(g) − AURC(−ℓ) ≥ 0
     ```
 
-    with the 0/1 loss; the error against `functional.excess_aurc` is that of `AURC`.
+    with the 0/1 loss. Approximate as `AURC` is; `keras_selcal.functional.excess_aurc`
+    is exact.
 
     Args:
         csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it.
-        **options: `num_cells`, see `RankingMetric`; `from_logits`, `multi_label`,
-            `ignore_class`, `axis` and others, see `ClassificationMetric`.
+        num_cells: cells of the histogram, for each label. Defaults to 4,096, and to
+            fewer for so many labels that all would have more than 2²⁰.
+        from_logits: whether `y_pred` holds logits instead of probabilities.
+        multi_label: whether `y_pred` holds independent sigmoids, one for each label.
+        ignore_class: samples with this label are left out.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        decision_threshold: with two classes, class 1 is predicted where its
+            probability is above this.
+        num_classes: k, or the number of labels. None takes it from the first
+            predictions; JAX's stateless methods need it before, where there are sums
+            for each class or label.
+        name: name of the metric.
+        dtype: dtype of the metric; see `ClassificationMetric`.
 
     Example:
     >>> import numpy as np
@@ -91,30 +136,50 @@ class ExcessAURC(RankingMetric):
     """
 
     def __init__(
-        self, csf: Any = "msp", *, name: str | None = "excess_aurc", **options: Any
+        self,
+        csf: Any = "msp",
+        *,
+        num_cells: int | None = None,
+        from_logits: bool = False,
+        multi_label: bool = False,
+        ignore_class: int | None = None,
+        axis: int = -1,
+        decision_threshold: float = 0.5,
+        num_classes: int | None = None,
+        name: str | None = "excess_aurc",
+        dtype: Any = None,
     ) -> None:
-        super().__init__(csf, name=name, **options)
+        super().__init__(
+            csf,
+            num_cells=num_cells,
+            from_logits=from_logits,
+            multi_label=multi_label,
+            ignore_class=ignore_class,
+            axis=axis,
+            decision_threshold=decision_threshold,
+            num_classes=num_classes,
+            name=name,
+            dtype=dtype,
+        )
 
     def create_state(self, groups: int) -> None:
         super().create_state(groups)
-        self._losses = self.add_sums("losses", (groups, _LOSS_CELLS, 2))
+        self._losses = self.add_sums("losses", (groups, _LOSS_CELLS, 3))
 
     def update(self, batch: Batch, w: Tensor) -> None:
         super().update(batch, w)
-        loss = 1.0 - batch.top_label()[1]
-        # From the largest loss to the smallest: the best ranking.
-        xp = batch.xp
-        place = (1.0 - xp.where(xp.equal(loss, loss), loss, 1.0)) * (_LOSS_CELLS - 1)
-        cells = xp.clip(cast(xp.round(place), "int32"), 0, _LOSS_CELLS - 1)
-        rows = xp.stack([w, w * loss], axis=-1)
-        self.accumulate_rows(self._losses, rows, cells)
+        loss = 1.0 - batch.correct
+        # From the largest loss to the smallest: the best ranking. NaN goes to cell 0.
+        place = zero_unless(loss >= 0, 1.0 - loss, ops) * (_LOSS_CELLS - 1.0)
+        columns = weighted(w, loss)
+        sums = self.histogram(ops.round(place), columns, _LOSS_CELLS)
+        self.accumulate(self._losses, sums)
 
     def of_ranking(self, ranking: Ranking) -> Tensor:
-        losses = rescaled(self.total(self._losses), self.total(self._present))
-        best = ranking_of(losses).aurc()
+        best = ranking_of(rescaled(self.total(self._losses))[0]).aurc()
         excess = ranking.aurc() - best
         # A difference of equal sums may round to just below 0; NaN stays.
-        return ranking.xp.where(excess < 0.0, 0.0, excess)
+        return ops.where(excess < 0.0, ops.zeros_like(excess), excess)
 
 
 @serializable
@@ -128,13 +193,23 @@ class AUGRC(RankingMetric):
           = (1 − AUROC_f) a (1 − a) + ½ (1 − a)²,      a the accuracy
     ```
 
-    The error against `functional.augrc` is below 1e-4 on the logits of CIFAR-10,
-    CIFAR-100 and MNIST networks.
+    Approximate as `AURC` is; `keras_selcal.functional.augrc` is exact.
 
     Args:
         csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it.
-        **options: `num_cells`, see `RankingMetric`; `from_logits`, `multi_label`,
-            `ignore_class`, `axis` and others, see `ClassificationMetric`.
+        num_cells: cells of the histogram, for each label. Defaults to 4,096, and to
+            fewer for so many labels that all would have more than 2²⁰.
+        from_logits: whether `y_pred` holds logits instead of probabilities.
+        multi_label: whether `y_pred` holds independent sigmoids, one for each label.
+        ignore_class: samples with this label are left out.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        decision_threshold: with two classes, class 1 is predicted where its
+            probability is above this.
+        num_classes: k, or the number of labels. None takes it from the first
+            predictions; JAX's stateless methods need it before, where there are sums
+            for each class or label.
+        name: name of the metric.
+        dtype: dtype of the metric; see `ClassificationMetric`.
 
     Example:
     >>> import numpy as np
@@ -150,9 +225,31 @@ class AUGRC(RankingMetric):
     """
 
     def __init__(
-        self, csf: Any = "msp", *, name: str | None = "augrc", **options: Any
+        self,
+        csf: Any = "msp",
+        *,
+        num_cells: int | None = None,
+        from_logits: bool = False,
+        multi_label: bool = False,
+        ignore_class: int | None = None,
+        axis: int = -1,
+        decision_threshold: float = 0.5,
+        num_classes: int | None = None,
+        name: str | None = "augrc",
+        dtype: Any = None,
     ) -> None:
-        super().__init__(csf, name=name, **options)
+        super().__init__(
+            csf,
+            num_cells=num_cells,
+            from_logits=from_logits,
+            multi_label=multi_label,
+            ignore_class=ignore_class,
+            axis=axis,
+            decision_threshold=decision_threshold,
+            num_classes=num_classes,
+            name=name,
+            dtype=dtype,
+        )
 
     def of_ranking(self, ranking: Ranking) -> Tensor:
         return ranking.augrc()
@@ -168,14 +265,24 @@ class FailureAUROC(RankingMetric):
     AUROC_f = P(g_i > g_j | i correct, j wrong) + ½ P(g_i = g_j | i correct, j wrong)
     ```
 
-    The value is NaN while all predictions are correct, or all wrong. The error against
-    `functional.failure_auroc` is below 1e-4 on the logits of CIFAR-10, CIFAR-100 and
-    MNIST networks.
+    The value is NaN while all predictions are correct, or all wrong. Approximate as
+    `AURC` is; `keras_selcal.functional.failure_auroc` is exact.
 
     Args:
         csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it.
-        **options: `num_cells`, see `RankingMetric`; `from_logits`, `multi_label`,
-            `ignore_class`, `axis` and others, see `ClassificationMetric`.
+        num_cells: cells of the histogram, for each label. Defaults to 4,096, and to
+            fewer for so many labels that all would have more than 2²⁰.
+        from_logits: whether `y_pred` holds logits instead of probabilities.
+        multi_label: whether `y_pred` holds independent sigmoids, one for each label.
+        ignore_class: samples with this label are left out.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        decision_threshold: with two classes, class 1 is predicted where its
+            probability is above this.
+        num_classes: k, or the number of labels. None takes it from the first
+            predictions; JAX's stateless methods need it before, where there are sums
+            for each class or label.
+        name: name of the metric.
+        dtype: dtype of the metric; see `ClassificationMetric`.
 
     Example:
     >>> import numpy as np
@@ -194,9 +301,31 @@ class FailureAUROC(RankingMetric):
     direction = "up"
 
     def __init__(
-        self, csf: Any = "msp", *, name: str | None = "failure_auroc", **options: Any
+        self,
+        csf: Any = "msp",
+        *,
+        num_cells: int | None = None,
+        from_logits: bool = False,
+        multi_label: bool = False,
+        ignore_class: int | None = None,
+        axis: int = -1,
+        decision_threshold: float = 0.5,
+        num_classes: int | None = None,
+        name: str | None = "failure_auroc",
+        dtype: Any = None,
     ) -> None:
-        super().__init__(csf, name=name, **options)
+        super().__init__(
+            csf,
+            num_cells=num_cells,
+            from_logits=from_logits,
+            multi_label=multi_label,
+            ignore_class=ignore_class,
+            axis=axis,
+            decision_threshold=decision_threshold,
+            num_classes=num_classes,
+            name=name,
+            dtype=dtype,
+        )
 
     def of_ranking(self, ranking: Ranking) -> Tensor:
         return ranking.failure_auroc()
@@ -206,15 +335,25 @@ class FailureAUROC(RankingMetric):
 class RiskAtCoverage(RankingMetric):
     """Error of the most confident share κ of the samples.
 
-    The cell at the cut counts in part; the error against
-    `functional.risk_at_coverage` is at most that cell's mass, as a share of κ·n, and
-    below 1e-4 on the logits of CIFAR-10, CIFAR-100 and MNIST networks.
+    The cell at the cut counts in part; the error is at most that cell's mass, as a
+    share of κ·n. `keras_selcal.functional.risk_at_coverage` is exact.
 
     Args:
         coverage: κ in (0, 1].
         csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it.
-        **options: `num_cells`, see `RankingMetric`; `from_logits`, `multi_label`,
-            `ignore_class`, `axis` and others, see `ClassificationMetric`.
+        num_cells: cells of the histogram, for each label. Defaults to 4,096, and to
+            fewer for so many labels that all would have more than 2²⁰.
+        from_logits: whether `y_pred` holds logits instead of probabilities.
+        multi_label: whether `y_pred` holds independent sigmoids, one for each label.
+        ignore_class: samples with this label are left out.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        decision_threshold: with two classes, class 1 is predicted where its
+            probability is above this.
+        num_classes: k, or the number of labels. None takes it from the first
+            predictions; JAX's stateless methods need it before, where there are sums
+            for each class or label.
+        name: name of the metric.
+        dtype: dtype of the metric; see `ClassificationMetric`.
 
     Example:
     >>> import numpy as np
@@ -225,27 +364,39 @@ class RiskAtCoverage(RankingMetric):
     0.5
     """
 
-    default_cells = 2**18
-
     def __init__(
         self,
         coverage: float,
         csf: Any = "msp",
         *,
+        num_cells: int | None = None,
+        from_logits: bool = False,
+        multi_label: bool = False,
+        ignore_class: int | None = None,
+        axis: int = -1,
+        decision_threshold: float = 0.5,
+        num_classes: int | None = None,
         name: str | None = "risk_at_coverage",
-        **options: Any,
+        dtype: Any = None,
     ) -> None:
-        super().__init__(csf, name=name, **options)
+        super().__init__(
+            csf,
+            num_cells=num_cells,
+            from_logits=from_logits,
+            multi_label=multi_label,
+            ignore_class=ignore_class,
+            axis=axis,
+            decision_threshold=decision_threshold,
+            num_classes=num_classes,
+            name=name,
+            dtype=dtype,
+        )
         self.coverage = check_number(
             "coverage", coverage, "a number in (0, 1]", above=0.0, most=1.0
         )
 
-    def compute(self) -> tuple[Tensor, Tensor]:
-        present = self.total(self._present)
-        histogram = Histogram(self.pairs(self._histogram), present, descending=True)
-        wanted = self.coverage * histogram.n
-        loss = histogram.upto(wanted[:, None])[:, 0]
-        return loss / histogram.xp.maximum(wanted, TINY), present
+    def of_ranking(self, ranking: Ranking) -> Tensor:
+        return ranking.risk_at(self.coverage)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "coverage": self.coverage}
@@ -256,15 +407,25 @@ class CoverageAtRisk(RankingMetric):
     """Largest coverage at which the error of the accepted samples is at most r.
 
     The samples of a cell are accepted together or not at all. The coverage jumps where
-    the risk stays near r, so there is no bound for all data; on the logits of CIFAR-10,
-    CIFAR-100 and MNIST networks it is within one sample of
-    `functional.coverage_at_risk`.
+    the risk stays near r, so there is no bound on the error for all data.
+    `keras_selcal.functional.coverage_at_risk` is exact.
 
     Args:
         risk: r ≥ 0.
         csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it.
-        **options: `num_cells`, see `RankingMetric`; `from_logits`, `multi_label`,
-            `ignore_class`, `axis` and others, see `ClassificationMetric`.
+        num_cells: cells of the histogram, for each label. Defaults to 4,096, and to
+            fewer for so many labels that all would have more than 2²⁰.
+        from_logits: whether `y_pred` holds logits instead of probabilities.
+        multi_label: whether `y_pred` holds independent sigmoids, one for each label.
+        ignore_class: samples with this label are left out.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        decision_threshold: with two classes, class 1 is predicted where its
+            probability is above this.
+        num_classes: k, or the number of labels. None takes it from the first
+            predictions; JAX's stateless methods need it before, where there are sums
+            for each class or label.
+        name: name of the metric.
+        dtype: dtype of the metric; see `ClassificationMetric`.
 
     Example:
     >>> import numpy as np
@@ -275,7 +436,6 @@ class CoverageAtRisk(RankingMetric):
     1.0
     """
 
-    default_cells = 2**20
     direction = "up"
 
     def __init__(
@@ -283,21 +443,32 @@ class CoverageAtRisk(RankingMetric):
         risk: float,
         csf: Any = "msp",
         *,
+        num_cells: int | None = None,
+        from_logits: bool = False,
+        multi_label: bool = False,
+        ignore_class: int | None = None,
+        axis: int = -1,
+        decision_threshold: float = 0.5,
+        num_classes: int | None = None,
         name: str | None = "coverage_at_risk",
-        **options: Any,
+        dtype: Any = None,
     ) -> None:
-        super().__init__(csf, name=name, **options)
+        super().__init__(
+            csf,
+            num_cells=num_cells,
+            from_logits=from_logits,
+            multi_label=multi_label,
+            ignore_class=ignore_class,
+            axis=axis,
+            decision_threshold=decision_threshold,
+            num_classes=num_classes,
+            name=name,
+            dtype=dtype,
+        )
         self.risk = check_number("risk", risk, "a number of at least 0", least=0.0)
 
     def of_ranking(self, ranking: Ranking) -> Tensor:
         return ranking.coverage_at(self.risk)
-
-    def compute(self) -> tuple[Tensor, Tensor]:
-        present = self.total(self._present)
-        if not may_loop(present):
-            return super().compute()
-        histogram = Histogram(self.pairs(self._histogram), present, descending=True)
-        return histogram.coverage_at(self.risk), present
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "risk": self.risk}

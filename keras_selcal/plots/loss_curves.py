@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_selcal import losses as library
-from keras_selcal._predictions.samples import Array
+from keras_selcal._arrays import Array
 from keras_selcal._validation import refuse
 from keras_selcal.analysis import loss_curve
 from keras_selcal.losses import ReweightedLoss

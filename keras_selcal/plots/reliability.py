@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_selcal._arrays import Array
 from keras_selcal._formulas.binning import check_binning, check_kind
-from keras_selcal._predictions.samples import Array
 from keras_selcal._validation import check_number, refuse
 from keras_selcal.functional.reliability import ReliabilityCurve
 from keras_selcal.functional.reliability_bins import ReliabilityBins, reliability_bins

@@ -6,8 +6,9 @@ import numpy as np
 
 from keras_selcal import csf as csfs
 from keras_selcal import functional
+from keras_selcal._arrays import Array
 from keras_selcal._formulas.ranking import best_ranking
-from keras_selcal._predictions.samples import Array, Samples
+from keras_selcal._predictions.samples import Samples
 from keras_selcal._validation import check_number, refuse
 from keras_selcal.functional.risk_coverage import RiskCoverageCurve
 from keras_selcal.functional.sample_losses import sample_losses

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_selcal import functional
-from keras_selcal._backend.host import to_numpy
+from keras_selcal._arrays import to_numpy
 from keras_selcal._formulas.soft_cdf import check_cdf_arguments, check_support
 from keras_selcal._predictions.samples import to_weight
 from keras_selcal._validation import refuse

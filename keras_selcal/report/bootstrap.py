@@ -11,18 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from keras_selcal._arrays import Array, row_blocks
 from keras_selcal._formulas.binning import (
     calibration_norm,
     run_sums,
-    uniform_bins,
+    uniform_index,
 )
 from keras_selcal._formulas.ranking import Ranking
-from keras_selcal._predictions.samples import (
-    Array,
-    Samples,
-    row_blocks,
-    to_counts,
-)
+from keras_selcal._predictions.samples import Samples, to_counts
 from keras_selcal._segments import Segments
 from keras_selcal.functional.sample_losses import sample_losses
 from keras_selcal.functional.smooth import smooth_errors
@@ -75,7 +71,7 @@ class Resampled:
         # 0·∞ is NaN: an infinite loss is counted only where it is drawn.
         self._infinite = np.isinf(self._means).astype("float64")
         self._means[np.isinf(self._means)] = 0.0
-        self._by_bin = Segments.of(uniform_bins(samples.confidence, num_bins))
+        self._by_bin = Segments.of(uniform_index(samples.confidence, num_bins))
         self._by_confidence = Segments.of(samples.confidence)
         self._losses = 1.0 - correct
         # Correct predictions that are neighbours in rank add no loss: one group does.
@@ -87,7 +83,7 @@ class Resampled:
             p, y = samples.event("positive")
             self._positive = (
                 p.astype("float64") - y,
-                Segments.of(uniform_bins(p, num_bins)),
+                Segments.of(uniform_index(p, num_bins)),
             )
         self._classes: _ClassBins | _LabelBins
         if samples.label_index is None:
@@ -178,7 +174,7 @@ class _ClassBins:
         for block in row_blocks((n, k)):
             p = samples.p(block)
             self._gap[:, block] = (p - samples.one_hot(block)).T
-            index = uniform_bins(p, num_bins)
+            index = uniform_index(p, num_bins)
             row, c = np.nonzero(index)
             above.append((row + block.start, c, index[row, c]))
         row, c, index = (np.concatenate(parts) for parts in zip(*above, strict=True))
@@ -211,7 +207,7 @@ class _LabelBins:
         p, y = samples.event("positive")
         label = samples.label_index
         assert label is not None
-        bins = Segments.of(label * num_bins + uniform_bins(p, num_bins))
+        bins = Segments.of(label * num_bins + uniform_index(p, num_bins))
         self._gap, self._bins = p.astype("float64") - y, bins
         self._label = Segments.of(label)
         # The bins stand label by label.

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_selcal import csf as csfs
-from keras_selcal._predictions.samples import Array, Samples
+from keras_selcal._arrays import Array
+from keras_selcal._predictions.samples import Samples
 from keras_selcal._resampling import resample_counts
 from keras_selcal._validation import check_count, check_number, refuse
 from keras_selcal.functional.calibration import class_sums

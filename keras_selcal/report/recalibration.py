@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_selcal import calibrators
-from keras_selcal._formulas.binning import uniform_bins
-from keras_selcal._predictions.samples import Array, Samples, to_counts
+from keras_selcal._arrays import Array
+from keras_selcal._formulas.binning import uniform_index
+from keras_selcal._predictions.samples import Samples, to_counts
 from keras_selcal._resampling import resample_counts
 from keras_selcal.functional.sample_losses import sample_losses
 from keras_selcal.report.evaluation import Evaluation, Interval
@@ -55,7 +56,7 @@ def recalibrated(report: Evaluation) -> list[Recalibrated]:
     n, width = samples.n, report.num_bins + 1
     columns = np.zeros((n, width * len(fitted)))
     for i, each in enumerate(fitted):
-        bins = uniform_bins(each.confidence, report.num_bins)
+        bins = uniform_index(each.confidence, report.num_bins)
         columns[np.arange(n), i * width + bins] = each.confidence - each.correct
         columns[:, (i + 1) * width - 1] = sample_losses(each, "brier")
 

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from keras_selcal._formulas.binning import uniform_bins
-from keras_selcal._predictions.samples import Array
+from keras_selcal._arrays import Array
+from keras_selcal._formulas.binning import uniform_index
 from keras_selcal._segments import Segments
 
 # Outcomes that are drawn for a calibrated model, and entries held at a time.
@@ -49,7 +49,7 @@ def chance_ece(
       Diagrams](https://doi.org/10.1175/WAF993.1)
     """
     rng, n = np.random.default_rng(seed), len(p)
-    by_bin = Segments.of(uniform_bins(p, num_bins))
+    by_bin = Segments.of(uniform_index(p, num_bins))
     p = np.clip(p.astype("float64"), 0.0, 1.0)
     draws = int(np.clip(20 * _MOST_ENTRIES // n, 100, _MOST_DRAWS))
     step = max(1, _MOST_ENTRIES // n)

@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal import functional, metrics
-from keras_selcal._predictions.samples import Array, Samples, to_counts
+from keras_selcal import functional
+from keras_selcal._arrays import Array
+from keras_selcal._predictions.samples import Samples, to_counts
 from keras_selcal.functional.unknown import check_share, kinds_of, unknown_weight
 from keras_selcal.metric_table import MetricRow
 
@@ -21,7 +22,7 @@ ROWS = {
         MetricRow(
             "ood_auroc",
             functional.ood_auroc,
-            metrics.OODAUROC,
+            None,
             "Unknown inputs: AUROC",
             "unknown AUROC",
             "Probability that a known input is more confident than an unknown one: 0.5 "
@@ -32,7 +33,7 @@ ROWS = {
         MetricRow(
             "ood_aupr",
             functional.ood_aupr,
-            metrics.OODAUPR,
+            None,
             "Unknown inputs: average precision",
             "unknown AUPR",
             "Share of known inputs among the more confident ones, averaged over the "
@@ -43,7 +44,7 @@ ROWS = {
         MetricRow(
             "fpr_at_tpr_0.95",
             functional.fpr_at_tpr,
-            metrics.FPRAtTPR,
+            None,
             "Unknown inputs accepted",
             "unknown accepted",
             "Share of the unknown inputs that is accepted where 95\N{NO-BREAK SPACE}% "
@@ -53,7 +54,7 @@ ROWS = {
         MetricRow(
             "scod_aurc",
             functional.scod_aurc,
-            metrics.SCODAURC,
+            None,
             "AURC with unknown inputs",
             "SCOD AURC",
             "AURC of known and unknown inputs together, where accepting an unknown one "

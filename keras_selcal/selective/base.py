@@ -8,8 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._backend.host import to_numpy
-from keras_selcal._backend.ops import Tensor
+from keras_selcal._arrays import Tensor, to_numpy
 from keras_selcal._predictions.data import (
     LabelledData,
     LabelledOutputs,
@@ -80,11 +79,11 @@ class AnswerLayer(keras.layers.Layer):
         """
         from_logits = self.outputs.from_logits
         inputs = ops.cast(ops.convert_to_tensor(inputs), self.compute_dtype)
-        columns = self.outputs.columns(inputs, from_logits)
+        columns = self.outputs.columns(inputs, from_logits, ops)
         if self.calibration is None:
             p = ops.softmax(columns, axis=-1) if from_logits else columns
             return columns, p, ops.ones_like(p[..., 0], dtype="bool")
-        p = self.outputs.columns(self.calibration(inputs), False)
+        p = self.outputs.columns(self.calibration(inputs), False, ops)
         return columns, p, self.calibration.accepts(inputs)
 
     def decided(self, columns: Tensor, p: Tensor, accepted: Tensor) -> Tensor:
@@ -254,7 +253,7 @@ class AnsweringClassifier:
         """
         outputs, _ = self._outputs(x, batch_size, verbose)
         _, p, _ = self._fitted().calibrated(outputs)
-        return to_numpy(self.outputs.restored(p))
+        return to_numpy(self.outputs.restored(p, ops))
 
     def as_model(self) -> keras.Model:
         """Returns one Keras model, to save, export or serve: see its last layer."""

@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 
+from keras_selcal._arrays import Array, to_floats, to_numbers
 from keras_selcal._predictions.data import find_labels
-from keras_selcal._predictions.samples import Array, to_floats, to_numbers, to_weight
+from keras_selcal._predictions.samples import to_weight
 from keras_selcal._validation import refuse
 from keras_selcal.selective.base import AnsweringClassifier, to_arrays
 from keras_selcal.selective.cuts import Cuts

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._backend.host import to_numpy
-from keras_selcal._predictions.samples import to_numbers
+from keras_selcal._arrays import to_numbers, to_numpy
 from keras_selcal._validation import check_groups, check_weights, refuse
 from keras_selcal.selective.bounds import (
     betting_p_value,

@@ -9,11 +9,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_selcal._backend.host import to_numpy
+from keras_selcal._arrays import Array, to_floats, to_numpy
 from keras_selcal._predictions.data import LabelledOutputs
 from keras_selcal._predictions.models import check_outputs
 from keras_selcal._predictions.outputs import Outputs, broadcast_weight
-from keras_selcal._predictions.samples import Array, to_floats
 from keras_selcal._validation import check_groups, refuse
 from keras_selcal.selective.cuts import Cuts
 

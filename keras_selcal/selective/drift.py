@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_selcal._backend.host import to_numpy
-from keras_selcal._predictions.samples import Array, to_numbers
+from keras_selcal._arrays import Array, to_numbers, to_numpy
 from keras_selcal._validation import check_number, refuse
 
 # Confidences that a record keeps.

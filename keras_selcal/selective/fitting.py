@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._predictions.samples import Array
+from keras_selcal._arrays import Array
 from keras_selcal.csf.choice import Choice, best_of, default_candidates
 from keras_selcal.csf.probabilities import msp
 from keras_selcal.csf.score import ConfidenceScore

@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_selcal import csf as csf_module
-from keras_selcal._backend.ops import Tensor
+from keras_selcal._arrays import Tensor
 from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._saving import serializable
 from keras_selcal.calibrators import CalibrationLayer
@@ -97,7 +97,7 @@ class SelectionLayer(AnswerLayer):
         columns, p, accepted = self.calibrated(inputs)
         labels = self.decided(columns, p, accepted)
         return {
-            "probabilities": self.outputs.restored(p),
+            "probabilities": self.outputs.restored(p, ops),
             "confidence": self._confidence(columns, p),
             "accepted": accepted,
             "labels": labels,

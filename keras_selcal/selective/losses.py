@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._predictions.samples import to_numbers
+from keras_selcal._arrays import to_numbers
 from keras_selcal._validation import check_choice, refuse
 
 

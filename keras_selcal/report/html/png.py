@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._backend.host import to_numpy
-from keras_selcal._predictions.samples import Array
+from keras_selcal._arrays import Array, to_numpy
 from keras_selcal._validation import refuse
 
 # Larger images are shrunk to keep the page small.

@@ -1,0 +1,138 @@
+"""Elementary functions on `keras.ops` or NumPy."""
+
+from typing import Any
+
+import numpy as np
+
+# Smallest number whose logarithm and reciprocal are finite in float32.
+TINY = 1e-37
+# The value of ln p for a masked class, whose logit is −∞: finite, and p = 0.
+LOG_OF_MASKED = -1e4
+
+
+def cast(x: Any, dtype: Any, xp: Any) -> Any:
+    """Returns `x` in another dtype."""
+    return np.asarray(x).astype(dtype, copy=False) if xp is np else xp.cast(x, dtype)
+
+
+def still(x: Any, xp: Any) -> Any:
+    """Returns `x` without a gradient, which NumPy arrays do not have."""
+    return x if xp is np else xp.stop_gradient(x)
+
+
+def constant(value: float, like: Any, xp: Any) -> Any:
+    """Returns a number as a scalar tensor of the dtype of `like`.
+
+    A Python number in `ops.where`, `maximum`, `minimum` or `clip` is copied to the
+    device on PyTorch, and the device waits for it. A sum with zeros is computed there.
+    """
+    return xp.zeros((), dtype=like.dtype) + value
+
+
+def at_least(x: Any, value: float, xp: Any) -> Any:
+    """Returns max(x, value); NaN stays."""
+    return xp.maximum(x, constant(value, x, xp))
+
+
+def at_most(x: Any, value: float, xp: Any) -> Any:
+    """Returns min(x, value); NaN stays."""
+    return xp.minimum(x, constant(value, x, xp))
+
+
+def where_positive(condition: Any, x: Any, xp: Any) -> Any:
+    """Returns x where the condition holds, and 1 elsewhere: a safe denominator."""
+    return xp.where(condition, x, xp.ones_like(x))
+
+
+def zero_unless(condition: Any, x: Any, xp: Any) -> Any:
+    """Returns x where the condition holds, and 0 elsewhere."""
+    return xp.where(condition, x, xp.zeros_like(x))
+
+
+def safe_log(x: Any, xp: Any) -> Any:
+    """Returns ln x for x > 0, and a finite number, without gradient, at 0."""
+    return xp.log(at_least(x, TINY, xp))
+
+
+def normalizer(x: Any, xp: Any) -> tuple[Any, Any]:
+    """Returns d = x − max x, and Σ exp d over the last axis, which is kept.
+
+    NaN in a row makes its sum NaN, and with it the softmax of the whole row. The
+    softmax of a backend does not promise that.
+    """
+    d = x - still(xp.amax(x, axis=-1, keepdims=True), xp)
+    return d, xp.sum(xp.exp(d), axis=-1, keepdims=True)
+
+
+def log_softmax(x: Any, xp: Any) -> Any:
+    """Returns ln softmax over the last axis; NaN in a row makes the whole row NaN."""
+    return finite_log_p(*normalizer(x, xp), xp)
+
+
+def finite_log_p(d: Any, total: Any, xp: Any) -> Any:
+    """Returns d − ln total, finite for a masked class (d = −∞): its products with p = 0
+    are then 0, not NaN.
+    """
+    log_p = d - xp.log(total)
+    # `<` also compares symbolic tensors, which `==` does not.
+    return xp.where(log_p < -1e30, constant(LOG_OF_MASKED, log_p, xp), log_p)
+
+
+def softmax(x: Any, xp: Any) -> Any:
+    """Returns the softmax over the last axis; NaN in a row makes the whole row NaN."""
+    d, total = normalizer(x, xp)
+    return xp.exp(d) / total
+
+
+def log_sum_exp(x: Any, xp: Any) -> Any:
+    """Returns ln Σ exp x over the last axis."""
+    top = still(xp.amax(x, axis=-1), xp)
+    return top + xp.log(xp.sum(xp.exp(x - top[..., None]), axis=-1))
+
+
+def first_largest(x: Any, xp: Any) -> Any:
+    """Returns the first index of the largest of the last axis, which is kept, as a
+    float; 0 for a row with NaN.
+
+    Keras's own `argmax` tells −0 from 0 by operations on bits, which ONNX, LiteRT and
+    OpenVINO cannot run.
+    """
+    below = cast(x < xp.amax(x, axis=-1, keepdims=True), x.dtype, xp)
+    k = int(x.shape[-1])
+    place = xp.arange(k, dtype=x.dtype) + k * below
+    return xp.amin(place, axis=-1, keepdims=True)
+
+
+def take_class(x: Any, index: Any, xp: Any) -> Any:
+    """Returns x at an index, both of the last axis, which is kept."""
+    return xp.take_along_axis(x, cast(index, "int32", xp), axis=-1)
+
+
+def sum_by_cell(values: Any, cell: Any, num_cells: int, xp: Any) -> Any:
+    """Returns the sums of values (rows, n) in each cell, (rows, cells).
+
+    Args:
+        values: (rows, n).
+        cell: indices in 0 … num_cells − 1 as floats, (rows, n). TensorFlow computes
+            with int32 on the host.
+        num_cells: number of cells of a row.
+        xp: `keras.ops` or NumPy.
+    """
+    rows = int(values.shape[0])
+    if rows > 1:
+        cell = cell + num_cells * xp.expand_dims(xp.arange(rows, dtype=cell.dtype), -1)
+    cell = xp.reshape(cast(cell, "int32", xp), (-1,))
+    sums = segment_sum(xp.reshape(values, (-1,)), cell, rows * num_cells, xp)
+    return xp.reshape(sums, (rows, num_cells))
+
+
+def segment_sum(values: Any, ids: Any, num_segments: int, xp: Any) -> Any:
+    """Returns the sums of the rows of values (n,) or (n, c) that share an id, by id."""
+    if xp is not np:
+        from keras_selcal._backend.ops import segment_sum as of_tensors
+
+        return of_tensors(values, ids, num_segments)
+    if values.ndim == 1:
+        return np.bincount(ids, values, num_segments).astype(values.dtype)
+    columns = [np.bincount(ids, column, num_segments) for column in values.T]
+    return np.stack(columns, axis=-1).astype(values.dtype)
