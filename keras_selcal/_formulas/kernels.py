@@ -268,7 +268,7 @@ def _points(batch: Batch, kind: str) -> tuple[Tensor, Tensor, Tensor]:
     if kind == "top_label":
         top = first_largest(batch.y_pred, ops)
         if batch.sparse:
-            labels = ops.cast(top == labels, p.dtype)
+            labels = ops.cast(ops.cast(top, p.dtype) == labels, p.dtype)
         else:
             labels = take_class(labels, top, ops)
         log_p = ops.amax(log_p, axis=-1, keepdims=True)

@@ -9,8 +9,8 @@ import numpy as np
 from keras import ops
 
 from keras_selcal._arrays import Tensor
-from keras_selcal._predictions.batch import _as_float as as_float
 from keras_selcal._extras import require
+from keras_selcal._predictions.batch import _as_float as as_float
 from keras_selcal._predictions.labelled import Labelled, gather
 from keras_selcal._predictions.temperature import nll_temperature
 from keras_selcal._saving import serializable
