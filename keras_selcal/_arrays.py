@@ -62,6 +62,16 @@ def to_floats(array: Array) -> Array:
     return array if single_or_double else array.astype("float32")
 
 
+def to_float_tensor(x: Any) -> Tensor:
+    """Returns a tensor of the Keras backend in float32, or float64 if it is in it."""
+    import keras
+
+    x = x if is_tensor(x) else keras.ops.convert_to_tensor(x)
+    if keras.backend.standardize_dtype(x.dtype) in ("float32", "float64"):
+        return x
+    return keras.ops.cast(x, "float32")
+
+
 def row_blocks(shape: tuple[int, ...], most: int = MOST_ENTRIES) -> list[slice]:
     """Returns slices of the rows of an (n, k) array with at most 2²⁰ entries each."""
     n, k = shape

@@ -11,7 +11,6 @@ from calibrator_data import ALL, NAMES, as_tensor, draw
 from keras import layers, ops
 from reference import softmax
 
-from keras_selcal import AULoss
 from keras_selcal.calibrators import (
     DirichletCalibration,
     HistogramBinning,
@@ -20,7 +19,6 @@ from keras_selcal.calibrators import (
     MetaMis,
     TemperatureScaling,
     VectorScaling,
-    finetune,
 )
 
 
@@ -348,25 +346,3 @@ def test_missing_package_names_the_extra(monkeypatch):
 
 
 # Fine-tuning
-def test_finetune_trains_a_copy():
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(64, 4)).astype("float32"), rng.integers(0, 3, 64)
-    model = keras.Sequential([keras.Input((4,)), layers.Dense(3)])
-    before = model.get_weights()
-    tuned = finetune(model, x, y, epochs=2, learning_rate=0.1, verbose=0)
-    for old, new, kept in zip(
-        before, tuned.get_weights(), model.get_weights(), strict=True
-    ):
-        assert np.abs(old - new).max() > 1e-4
-        np.testing.assert_array_equal(old, kept)
-    assert len(tuned.history.history["loss"]) == 2
-    assert tuned.loss.from_logits
-    for mismatched in (AULoss(from_logits=False), "au_loss"):
-        with pytest.raises(
-            ValueError, match="`loss` must be one with from_logits=True"
-        ):
-            finetune(model, x, y, loss=mismatched)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    sgd = keras.optimizers.SGD(0.0)
-    still = finetune(model, Batches(x, y, 32), loss=loss, optimizer=sgd, verbose=0)
-    np.testing.assert_array_equal(still.get_weights()[0], before[0])

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from keras_selcal._arrays import Array
-from keras_selcal._predictions.labelled import labelled
 from keras_selcal._predictions.samples import Samples
-from keras_selcal._predictions.temperature import nll_temperature
 from keras_selcal._validation import check_choice
+from keras_selcal.calibrators.data import Labelled
+from keras_selcal.calibrators.temperature_scaling import nll_temperature
 
 _LOSSES = ("crossentropy", "brier")
 _GOLDEN = (math.sqrt(5) - 1) / 2
@@ -88,7 +88,7 @@ def _scaled(log_p: Array, temperature: float) -> Array:
 def refined_losses(samples: Samples) -> Array:
     """Returns the cross-entropy of each sample at the best temperature, (n,)."""
     log_p = _log_p(samples)
-    found = nll_temperature(labelled(samples, log_p))
+    found = nll_temperature(Labelled.of(samples, log_p))
     losses = [-samples.of_label(_scaled(log_p, t)) for t in (found, 1.0)]
     return min(losses, key=samples.mean)
 
