@@ -30,6 +30,24 @@ def segment_sum(values: Tensor, ids: Tensor, num_segments: int) -> Tensor:
     return ops.segment_sum(values, ids, num_segments=num_segments)
 
 
+def argmax(x: Tensor) -> Tensor:
+    """Returns the first index of the largest of the last axis, which is kept.
+
+    On TensorFlow and JAX, Keras's own tells −0 from 0 by operations on bits, which
+    ONNX, LiteRT and OpenVINO cannot run, and which are passes over all of `x`.
+    """
+    backend = keras.backend.backend()
+    if isinstance(x, keras.KerasTensor) or backend not in ("tensorflow", "jax"):
+        return ops.argmax(x, axis=-1, keepdims=True)
+    if backend == "jax":
+        import jax
+
+        return jax.numpy.argmax(x, axis=-1, keepdims=True)
+    import tensorflow as tf
+
+    return tf.expand_dims(tf.argmax(x, axis=-1, output_type=tf.int32), -1)
+
+
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """Returns the matrix product a b with all digits of float32, where it can be had.
 
@@ -45,6 +63,8 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     if backend == "torch":
         import torch
 
-        with torch.autocast(a.device.type, enabled=False):
-            return torch.matmul(a, b)
+        if torch.is_autocast_enabled(a.device.type):
+            with torch.autocast(a.device.type, enabled=False):
+                return torch.matmul(a, b)
+        return torch.matmul(a, b)
     return ops.matmul(a, b)

@@ -13,8 +13,8 @@ from keras_selcal._formulas.counts import count_weights
 from keras_selcal._formulas.functions import (
     TINY,
     at_least,
-    at_most,
     cast,
+    clip,
     where_positive,
     zero_unless,
 )
@@ -62,7 +62,7 @@ def uniform_bins(p: Any, num_bins: int, xp: Any, *, left_closed: bool = False) -
         index = index + _one_if(p >= high, p, xp) - _one_if(p < low, p, xp)
     else:
         index = index + _one_if(p > high, p, xp) - _one_if(p <= low, p, xp)
-    return at_most(at_least(index, 0.0, xp), num_bins - 1.0, xp)
+    return clip(index, 0.0, num_bins - 1.0, xp)
 
 
 def _one_if(condition: Any, like: Any, xp: Any) -> Any:

@@ -39,6 +39,12 @@ def at_most(x: Any, value: float, xp: Any) -> Any:
     return xp.minimum(x, constant(value, x, xp))
 
 
+def clip(x: Any, low: float, high: float, xp: Any) -> Any:
+    """Returns x within [low, high]; NaN stays."""
+    zero = xp.zeros((), dtype=x.dtype)
+    return xp.clip(x, zero + low, zero + high)
+
+
 def where_positive(condition: Any, x: Any, xp: Any) -> Any:
     """Returns x where the condition holds, and 1 elsewhere: a safe denominator."""
     return xp.where(condition, x, xp.ones_like(x))
@@ -91,16 +97,12 @@ def log_sum_exp(x: Any, xp: Any) -> Any:
 
 
 def first_largest(x: Any, xp: Any) -> Any:
-    """Returns the first index of the largest of the last axis, which is kept, as a
-    float; 0 for a row with NaN.
+    """Returns the first index of the largest of the last axis, which is kept."""
+    if xp is np:
+        return np.argmax(x, axis=-1, keepdims=True)
+    from keras_selcal._backend.ops import argmax
 
-    Keras's own `argmax` tells −0 from 0 by operations on bits, which ONNX, LiteRT and
-    OpenVINO cannot run.
-    """
-    below = cast(x < xp.amax(x, axis=-1, keepdims=True), x.dtype, xp)
-    k = int(x.shape[-1])
-    place = xp.arange(k, dtype=x.dtype) + k * below
-    return xp.amin(place, axis=-1, keepdims=True)
+    return argmax(x)
 
 
 def take_class(x: Any, index: Any, xp: Any) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 from keras_selcal._formulas.functions import (
     TINY,
     at_least,
-    at_most,
+    clip,
     constant,
     where_positive,
     zero_unless,
@@ -155,7 +155,7 @@ class Ranking(NamedTuple):
         wanted = coverage * n
         # What is left for a group once the more confident ones are in.
         share = (wanted - (n - upto)) / where_positive(self.mass > 0, self.mass, xp)
-        share = at_most(at_least(share, 0.0, xp), 1.0, xp)
+        share = clip(share, 0.0, 1.0, xp)
         # An infinite loss that is not accepted does not count; NaN always does.
         counts = (share > 0) | xp.isnan(self.loss)
         accepted = xp.sum(share * zero_unless(counts, self.loss, xp), axis=-1)

@@ -3,6 +3,7 @@
 Scores have shape (rows, n); each row has a CDF of its own.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from keras_selcal._formulas.functions import (
     at_least,
     at_most,
     cast,
+    clip,
     still,
     sum_by_cell,
     zero_unless,
@@ -49,21 +51,22 @@ def to_unit(scores: Any, support: tuple[float, float], xp: Any) -> Any:
     lo, hi = support
     if (lo, hi) != (0.0, 1.0):
         scores = (scores - lo) / (hi - lo)
-    return at_most(at_least(scores, 0.0, xp), 1.0, xp)
+    return clip(scores, 0.0, 1.0, xp)
 
 
 def _sum(x: Any, xp: Any) -> Any:
     return xp.sum(x, axis=-1, keepdims=True)
 
 
-def histogram(u: Any, count: Any, num_bins: int, xp: Any) -> Any:
+def histogram(u: Any, count: Any | None, num_bins: int, xp: Any) -> Any:
     """Returns h, the number of scores in each of M equal bins of [0, 1], the last one
     closed: (rows, n) → (rows, M).
     """
     # NaN is in no order: it counts in bin 0, as no backend may index out of range.
     u = zero_unless(u >= 0.0, still(u, xp), xp)
     cell = at_most(xp.floor(u * num_bins), num_bins - 1.0, xp)
-    return sum_by_cell(still(count, xp), cell, num_bins, xp)
+    count = xp.ones_like(u) if count is None else still(count, xp)
+    return sum_by_cell(count, cell, num_bins, xp)
 
 
 def shared_histogram(u: Any, count: Any, num_bins: int, xp: Any) -> Any:
@@ -71,40 +74,47 @@ def shared_histogram(u: Any, count: Any, num_bins: int, xp: Any) -> Any:
     so that h has a gradient with respect to the scores: (rows, n) → (rows, M).
     """
     position = zero_unless(u >= 0.0, u, xp) * num_bins - 0.5
-    low = at_most(at_least(xp.floor(still(position, xp)), 0.0, xp), num_bins - 1.0, xp)
-    share = count * at_most(at_least(position - low, 0.0, xp), 1.0, xp)
+    low = clip(xp.floor(still(position, xp)), 0.0, num_bins - 1.0, xp)
+    share = count * clip(position - low, 0.0, 1.0, xp)
     high = at_most(low + 1.0, num_bins - 1.0, xp)
     counts = sum_by_cell(count - share, low, num_bins, xp)
     return counts + sum_by_cell(share, high, num_bins, xp)
 
 
-def quantile(u: Any, count: Any, q: float, xp: Any) -> Any:
+def quantile(u: Any, count: Any | None, q: float, xp: Any) -> Any:
     """Returns the q-quantile of each row, (rows, 1), by NumPy's default rule.
 
     Args:
         u: values of shape (rows, n).
-        count: how many copies of each value there are, of shape (rows, n).
+        count: how many copies of each value there are, (rows, n), or None for one.
         q: the level, in [0, 1].
         xp: `keras.ops` or NumPy.
     """
     # NaN is in no order: it counts as 0.
-    u, count = zero_unless(u >= 0.0, still(u, xp), xp), still(count, xp)
+    u = zero_unless(u >= 0.0, still(u, xp), xp)
+    n = u.shape[-1]
+    if count is None and n:
+        u = xp.sort(u, axis=-1)
+        position = q * (n - 1)
+        low, high = math.floor(position), math.ceil(position)
+        lower, upper = u[:, low : low + 1], u[:, high : high + 1]
+        return lower + (position - low) * (upper - lower)
+    count = xp.ones_like(u) if count is None else still(count, xp)
     order = xp.argsort(u, axis=-1)
     u, count = (xp.take_along_axis(x, order, axis=-1) for x in (u, count))
     upto = xp.cumsum(count, axis=-1)
-    position = at_least(q * (upto[..., -1:] - 1.0), 0.0, xp)
+    total = upto[:, -1:]
+    position = at_least(q * (total - 1.0), 0.0, xp)
     rank = xp.floor(position)
 
     def at(rank: Any) -> Any:
-        # Half a sample of slack absorbs the rounding of fractional counts; rows that
-        # are all padding have no value there, and get the last one.
-        before = _sum(cast(upto <= rank + 0.5, u.dtype, xp), xp)
-        before = xp.minimum(before, _sum(xp.ones_like(u), xp) - 1.0)
-        return xp.take_along_axis(u, cast(before, "int32", xp), axis=-1)
+        # Half a sample of slack absorbs the rounding of fractional counts.
+        index = _sum(cast(upto <= rank + 0.5, u.dtype, xp), xp)
+        # A row that is all padding has no sample.
+        index = zero_unless(total > 0.5, index, xp)
+        return xp.take_along_axis(u, cast(index, "int32", xp), axis=-1)
 
-    lower, upper = at(rank), at(rank + 1.0)
-    # Behind the last sample that counts there is padding only.
-    upper = xp.where(rank + 1.5 < upto[..., -1:], upper, lower)
+    lower, upper = at(rank), at(xp.where(rank + 1.5 < total, rank + 1.0, rank))
     return lower + (position - rank) * (upper - lower)
 
 
@@ -210,26 +220,27 @@ def au_weights(
     u = to_unit(scores, support, xp)
     weight = None
     every_u = replicas.gather(u)
-    count = xp.ones_like(every_u)
+    every_count = None
     if sample_weight is not None:
         weight = at_least(still(cast(sample_weight, u.dtype, xp), xp), 0.0, xp)
         every = replicas.gather(weight)
         scale = count_scale(every, xp)
-        count = every * scale
+        every_count = every * scale
     if threshold is None:
-        tau = quantile(every_u, count, level, xp)
+        tau = quantile(every_u, every_count, level, xp)
     else:
         tau = xp.zeros_like(u[..., :1]) + (threshold - lo) / (hi - lo)
     if through == "score":
-        counts = histogram(every_u, count, num_bins, xp)
+        counts = histogram(every_u, every_count, num_bins, xp)
     else:
         # The counts of this replica's own scores, which move with them.
         own = xp.ones_like(u) if weight is None else weight * scale
         counts = replicas.total(shared_histogram(u, own, num_bins, xp))
     below = u < tau
-    values = soft_cdf(xp.where(below, u, tau), counts, smoothing, xp)
+    at = xp.concatenate([xp.where(below, u, tau), tau], axis=-1)
+    values = soft_cdf(at, counts, smoothing, xp)
+    values, c = values[..., :-1], 1.0 / still(values[..., -1:], xp)
     if through == "cdf":
         # Ĝ(τ) is κ by definition.
         values = xp.where(below, values, still(values, xp))
-    c = 1.0 / still(soft_cdf(tau, counts, smoothing, xp), xp)
     return -c * xp.log1p(-values)

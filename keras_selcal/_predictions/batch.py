@@ -68,6 +68,7 @@ class Batch:
             the batch is one over the samples in the mask, of weight 0 or not.
         weight: weights in the samples' shape, all factors multiplied, or None.
         threshold: probability of class 1 above which it is predicted (k = 2).
+        whole: whether class indices came as integers.
     """
 
     y_pred: Tensor
@@ -80,6 +81,7 @@ class Batch:
     mask: Tensor | None = None
     weight: Tensor | None = None
     threshold: float = 0.5
+    whole: bool = False
 
     @classmethod
     def of(
@@ -146,6 +148,7 @@ class Batch:
             mask,
             weight,
             outputs.decision_threshold,
+            "float" not in str(y_true.dtype),
         )
 
     def smoothed(self, epsilon: float) -> "Batch":
@@ -205,7 +208,8 @@ class Batch:
     def _is_class(self) -> Tensor:
         """Whether labels that are class indices are in 0 … k − 1, (n, 1)."""
         y = self.labels
-        return (y >= 0) & (y < self.num_classes) & (ops.floor(y) == y)
+        is_class = (y >= 0) & (y < self.num_classes)
+        return is_class if self.whole else is_class & (ops.floor(y) == y)
 
     @cached_property
     def _class(self) -> Tensor:
@@ -222,31 +226,38 @@ class Batch:
         return ops.cast(classes == self.labels, self.y_pred.dtype) * _or_nan(is_class)
 
     @cached_property
-    def valid(self) -> Tensor:
-        """Which rows are valid, (n,).
-
-        In other rows, label or prediction is not a class or distribution, or the weight
-        is negative or not finite. `checked` sets their values to NaN: no plausible
-        number results.
+    def _valid_labels(self) -> Tensor:
+        """Rows whose label is a class or a distribution, and whose weight is finite and
+        not negative, (n,).
         """
-        if self.from_logits:
-            total = self._normalizer[1][:, 0]
-            valid = total == total  # not NaN
-        else:
-            valid = _near_one(self.y_pred)
-        valid = valid & (
-            self._is_class[:, 0] if self.sparse else _near_one(self.labels)
-        )
+        valid = self._is_class[:, 0] if self.sparse else _near_one(self.labels)
         if self.sample_weight is not None:
             valid = valid & (self.sample_weight >= 0) & (self.sample_weight < math.inf)
         return valid
 
-    def checked(self, values: Tensor) -> Tensor:
-        """Returns values of the rows, (n,), with NaN where a row is not valid.
-
-        NaN is a factor: gradients become NaN as well.
+    @cached_property
+    def valid(self) -> Tensor:
+        """Rows whose label, weight and prediction are valid, (n,): probabilities that
+        sum to 1, or logits that are not NaN.
         """
-        return values * _or_nan(ops.cast(self.valid, values.dtype))
+        if self.from_logits:
+            # A maximum is NaN where a logit is.
+            return self._valid_labels & (ops.abs(ops.amax(self.y_pred, -1)) < math.inf)
+        return self._valid_labels & _near_one(self.y_pred)
+
+    def checked(self, losses: Tensor) -> Tensor:
+        """Returns losses of the rows, (n,), with NaN where a row is not valid.
+
+        NaN is a factor: gradients become NaN as well. Losses of logits that are NaN are
+        NaN already.
+        """
+        valid = self._valid_labels if self.from_logits else self.valid
+        return losses * _or_nan(ops.cast(valid, losses.dtype))
+
+    def checked_weight(self) -> Tensor:
+        """Returns the weight of each row, (n,), with NaN where a row is not valid."""
+        one = _or_nan(ops.cast(self.valid, self.y_pred.dtype))
+        return one if self.sample_weight is None else self.sample_weight * one
 
     def scores(self, csf: Any) -> Tensor:
         """Confidence scores (n,)."""
@@ -274,12 +285,12 @@ class Batch:
 
     @cached_property
     def predicted(self) -> Tensor:
-        """The predicted class as a float, (n, 1): the first of the most probable ones,
+        """The predicted class, (n, 1): the first of the most probable ones,
         or class 1 of two where its probability is above the threshold.
         """
         if self.threshold == 0.5:
             return first_largest(self.y_pred, ops)
-        return ops.cast(self.p[:, 1:] > self.threshold, self.y_pred.dtype)
+        return ops.cast(self.p[:, 1:] > self.threshold, "int32")
 
     @cached_property
     def confidence(self) -> Tensor:
@@ -288,13 +299,14 @@ class Batch:
             return take_class(self.p, self.predicted, ops)[:, 0]
         if not self.from_logits:
             return ops.amax(self.y_pred, axis=-1)
-        return 1.0 / self._normalizer[1][:, 0]
+        return ops.amax(ops.softmax(self.y_pred, axis=-1), axis=-1)
 
     @cached_property
     def correct(self) -> Tensor:
         """The label mass of the predicted class, (n,): 1 or 0 for class indices."""
         if self.sparse:
-            return ops.cast(self.predicted == self.labels, self.y_pred.dtype)[:, 0]
+            predicted = ops.cast(self.predicted, self.y_pred.dtype)
+            return ops.cast(predicted == self.labels, self.y_pred.dtype)[:, 0]
         return take_class(self.labels, self.predicted, ops)[:, 0]
 
     def expectation(self, values: Tensor) -> Tensor:

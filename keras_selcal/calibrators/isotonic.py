@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_selcal._extras import require
-from keras_selcal._formulas.functions import TINY, at_least, at_most
+from keras_selcal._formulas.functions import TINY, at_least, at_most, clip
 from keras_selcal._saving import serializable
 from keras_selcal.calibrators._one_vs_rest import (
     OneVsRest,
@@ -90,4 +90,4 @@ class IsotonicCalibration(OneVsRest):
         x0, x1 = (take_by_class(knots, end, xp) for end in (left, right))
         y0, y1 = (take_by_class(values, end, xp) for end in (left, right))
         share = (q - x0) / at_least(x1 - x0, TINY, xp)
-        return y0 + (y1 - y0) * at_most(at_least(share, 0.0, xp), 1.0, xp)
+        return y0 + (y1 - y0) * clip(share, 0.0, 1.0, xp)

@@ -284,8 +284,8 @@ def all_scores(score: NonconformityScore, p: np.ndarray) -> np.ndarray:
 
 def fill_empty(sets: Any, p: Any, xp: Any) -> Any:
     """Returns sets (..., k) of which the empty ones get the most probable class."""
-    classes = xp.arange(int(p.shape[-1]), dtype=p.dtype)
-    top = xp.equal(classes, first_largest(p, xp))
+    classes = xp.arange(int(p.shape[-1]), dtype="int32")
+    top = xp.equal(classes, cast(first_largest(p, xp), "int32", xp))
     empty = xp.logical_not(xp.any(sets, axis=-1, keepdims=True))
     return xp.logical_or(sets, xp.logical_and(empty, top))
 

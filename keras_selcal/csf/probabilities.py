@@ -36,12 +36,14 @@ def _top_two(x: Any, xp: Any) -> tuple[Any, Any]:
 def _rest(z: Any, xp: Any) -> tuple[Any, Any]:
     """Returns d = z − max z, and Σ exp d over all classes but the first largest.
 
-    Where that sum is small, it keeps the digits that 1 − p would lose.
+    A small sum keeps the digits that Σ exp d − 1 would lose.
     """
     d = z - xp.amax(z, axis=-1, keepdims=True)
-    below = cast(d < 0, d.dtype, xp)
-    tied = d.shape[-1] - xp.sum(below, axis=-1)
-    return d, xp.sum(xp.exp(d) * below, axis=-1) + (tied - 1.0)
+    e = xp.exp(d)
+    rest = xp.sum(e, axis=-1) - 1.0
+    # Above ½ there may be several largest ones, and no digits to lose.
+    small = xp.sum(zero_unless(d < 0, e, xp), axis=-1)
+    return d, xp.where(rest < 0.5, small, rest)
 
 
 def _msp(p: Any, xp: Any) -> Any:
@@ -118,8 +120,8 @@ def _entropy_support(num_classes: int) -> Support:
 
 def _without_first(log_p: Any, xp: Any) -> Any:
     """Returns ln p with the first largest removed."""
-    classes = xp.arange(log_p.shape[-1], dtype=log_p.dtype)
-    first = xp.equal(classes, first_largest(log_p, xp))
+    classes = xp.arange(log_p.shape[-1], dtype="int32")
+    first = xp.equal(classes, cast(first_largest(log_p, xp), "int32", xp))
     return xp.where(first, constant(_STRUCK_OUT, log_p, xp), log_p)
 
 

@@ -14,7 +14,7 @@ from keras_selcal._arrays import (
     to_floats,
     to_numpy,
 )
-from keras_selcal._formulas.functions import at_least, at_most, safe_log
+from keras_selcal._formulas.functions import clip, safe_log
 from keras_selcal._saving import (
     deserialize_if_config,
     serializable,
@@ -43,7 +43,7 @@ def squash(x: Any, xp: Any) -> Any:
     >>> squash(np.array([-4.0, 0.0, 12.0]), np).tolist()
     [-0.5, 0.0, 0.75]
     """
-    x = at_most(at_least(x, -_LARGE, xp), _LARGE, xp)
+    x = clip(x, -_LARGE, _LARGE, xp)
     return x / (SCALE + xp.abs(x))
 
 

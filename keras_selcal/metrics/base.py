@@ -177,10 +177,8 @@ class ClassificationMetric(keras.metrics.Metric):
             )
         if batch.y_pred.shape[0] == 0:
             return
-        w = batch.sample_weight
-        w = ops.ones_like(batch.y_pred[:, 0]) if w is None else w
         # Invalid rows get weight NaN, which makes the result NaN.
-        self.update(batch, batch.checked(w))
+        self.update(batch, batch.checked_weight())
 
     def histogram(self, index: Tensor, columns: list[Tensor], size: int) -> Tensor:
         """Returns the sums of columns (n,) in each cell, (groups, size, columns).

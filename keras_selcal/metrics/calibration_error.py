@@ -16,8 +16,7 @@ from keras_selcal._formulas.binning import (
     uniform_bins,
 )
 from keras_selcal._formulas.functions import (
-    at_least,
-    at_most,
+    clip,
     safe_log,
     where_positive,
 )
@@ -85,7 +84,7 @@ def _upto(mass: Tensor, value: Tensor, cuts: Tensor) -> Tensor:
     before = ops.cumsum(mass, axis=-1) - mass
     width = where_positive(mass > 0, mass, ops)
     share = (cuts[..., None] - before[:, None]) / width[:, None]
-    share = at_most(at_least(share, 0.0, ops), 1.0, ops)
+    share = clip(share, 0.0, 1.0, ops)
     return ops.sum(share * value[:, None], axis=-1)
 
 

@@ -75,12 +75,13 @@ class AnswerLayer(keras.layers.Layer):
         its probabilities are uniform.
         """
         if self.outputs.decision_threshold == 0.5:
-            labels = first_largest(p, ops)[..., 0]
+            labels = ops.cast(first_largest(p, ops)[..., 0], "int32")
         else:
-            labels = ops.cast(p[..., 1] > self.outputs.decision_threshold, p.dtype)
-        if self.calibration is not None:
-            labels = ops.where(accepted, labels, first_largest(columns, ops)[..., 0])
-        return ops.cast(labels, "int32")
+            labels = ops.cast(p[..., 1] > self.outputs.decision_threshold, "int32")
+        if self.calibration is None:
+            return labels
+        of_model = ops.cast(first_largest(columns, ops)[..., 0], "int32")
+        return ops.where(accepted, labels, of_model)
 
     def compute_mask(self, inputs: Tensor, previous_mask: Any = None) -> None:
         """Returns None: the answers have the mask in them."""
