@@ -7,6 +7,7 @@ import numpy as np
 
 from keras_selcal._formulas.functions import (
     TINY,
+    at_least,
     cast,
     constant,
     first_largest,
@@ -46,6 +47,14 @@ def _rest(z: Any, xp: Any) -> tuple[Any, Any]:
     return d, xp.where(rest < 0.5, small, rest)
 
 
+def _log_rest_of(rest: Any, xp: Any) -> Any:
+    """Returns ln rest, finite at 0. In float64, the exact metrics rank by it far beyond
+    what float32 can hold.
+    """
+    double = "float64" in str(rest.dtype)
+    return xp.log(at_least(rest, 1e-307 if double else TINY, xp))
+
+
 def _msp(p: Any, xp: Any) -> Any:
     """Maximum softmax probability, max p."""
     return xp.amax(p, axis=-1)
@@ -57,7 +66,7 @@ def _msp_of_log_p(log_p: Any, xp: Any) -> Any:
 
 def _msp_log_odds(z: Any, xp: Any) -> Any:
     """Returns ln p_1 − ln Σ_{c≠1} p_c."""
-    return -safe_log(_rest(z, xp)[1], xp)
+    return -_log_rest_of(_rest(z, xp)[1], xp)
 
 
 def _margin(p: Any, xp: Any) -> Any:
@@ -75,7 +84,8 @@ def _margin_log_odds(z: Any, xp: Any) -> Any:
     """Returns ln(p_1 − p_2) − ln(p_2 + Σ_{c≠1} p_c)."""
     d, rest = _rest(z, xp)
     second = _top_two(d, xp)[1]
-    log_odds = safe_log(-xp.expm1(second), xp) - safe_log(xp.exp(second) + rest, xp)
+    rest = xp.exp(second) + rest
+    log_odds = safe_log(-xp.expm1(second), xp) - _log_rest_of(rest, xp)
     # Two equal classes at the top: the lowest score, however probable they are.
     return xp.where(second >= 0, constant(_LOWEST, d, xp), log_odds)
 
