@@ -1,30 +1,18 @@
 """Values, gradients and compiled calls of `keras.ops` code on any backend."""
 
-import contextlib
-import functools
-
 import keras
 import numpy as np
 from keras import ops
 
 
 def compile_fast():
-    """Lets the backend compile in less time.
-
-    JAX makes an MLIR context for each operation, which takes longer than to read the
-    cache of compiled code: all share one. TensorFlow optimizes each graph, which takes
-    longer than to run it.
+    """Lets TensorFlow leave graphs as they are: to optimize one takes longer than to
+    run it.
     """
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    if keras.backend.backend() == "jax":
-        # It is private, and another version may not have it.
-        with contextlib.suppress(ImportError, AttributeError):
-            from jax._src.interpreters import mlir
-
-            mlir.make_ir_context = functools.cache(mlir.make_ir_context)
 
 
 def numpy(x):
@@ -39,11 +27,6 @@ JIT_ONE_OFF = keras.backend.backend() == "jax"
 
 # Options of `compile` for a model of few steps: on TensorFlow, tracing takes longer.
 FEW_STEPS = {"run_eagerly": not JIT_ONE_OFF}
-
-
-def every_on_torch(cases, few):
-    """Returns all cases on PyTorch, which compiles nothing, and few on the others."""
-    return cases if TORCH else few
 
 
 def one_off(fn):

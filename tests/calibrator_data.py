@@ -1,7 +1,6 @@
 """Calibrators by name, and logits and events to fit them on."""
 
 import numpy as np
-from backends import every_on_torch
 from keras import ops
 from reference import softmax
 
@@ -31,8 +30,6 @@ ALL = {
     "meta_mis": lambda **kw: MetaMis(0.1, seed=3, **kw),
     "meta_acc": lambda **kw: MetaAcc(0.9, seed=3, **kw),
 }
-# NumPy fits all of them on every backend: elsewhere, one for each way to apply a fit.
-NAMES = every_on_torch([*ALL], ["ts", "odir", "adaptive", "isotonic", "meta_mis"])
 
 
 def draw(n=600, k=4, scale=3.0, temperature=2.0, seed=0):

@@ -67,19 +67,14 @@ def dual(p_j, gamma=3.0):
     return values
 
 
-def largest_other_or_0(p, y):
-    p_j = reference.largest_other(p, y)
-    return np.where(p[np.arange(len(p)), y] < p_j, 0, p_j)
-
-
 CASES = {
     "au_msp": (AULoss, {}, au("msp")),
     "au_margin": (AULoss, {"csf": "margin"}, au("margin")),
     "au_neg_entropy": (AULoss, {"csf": "neg_entropy"}, au("neg_entropy")),
     "au_options": (
         AULoss,
-        {"coverage": 0.4, "num_bins": 20, "smoothing": 0.02},
-        au("msp", coverage=0.4, num_bins=20, smoothing=0.02),
+        {"quantile": 0.4, "num_bins": 20, "smoothing": 0.02},
+        au("msp", quantile=0.4, num_bins=20, smoothing=0.02),
     ),
     "au_threshold": (AULoss, {"threshold": 0.6}, au("msp", tau=0.6)),
     "au_brier": (AULoss, {"base_loss": "brier"}, au_brier),
@@ -100,20 +95,10 @@ CASES = {
         {"gamma": 2.5},
         lambda p, log_p, log_p_y, y: -((1 + np.exp(log_p_y)) ** 2.5) * log_p_y,
     ),
-    "dual_intended": (
+    "dual": (
         DualFocalLoss,
         {"gamma": 3.0},
         dual(reference.largest_other),
-    ),
-    "dual_discarded": (
-        DualFocalLoss,
-        {"gamma": 3.0, "variant": "discarded"},
-        dual(largest_other_or_0),
-    ),
-    "dual_released": (
-        DualFocalLoss,
-        {"gamma": 3.0, "variant": "released"},
-        dual(reference.largest_below),
     ),
     "kde_canonical": (KDECrossentropy, {}, kde("canonical")),
     "kde_top_label": (
@@ -129,7 +114,7 @@ CASES = {
 }
 
 # The first case of each class.
-FIRST = ["au_msp", "aurc", "focal", "inverse_focal", "dual_intended", "kde_canonical"]
+FIRST = ["au_msp", "aurc", "focal", "inverse_focal", "dual", "kde_canonical"]
 CLASSES = {
     "au_loss": AULoss,
     "aurc_loss": AURCLoss,

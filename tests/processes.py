@@ -1,6 +1,7 @@
 """Processes of their own, which are started and waited for together."""
 
 import contextlib
+import functools
 import importlib.util
 import json
 import os
@@ -97,3 +98,24 @@ def interpreters():
         if importlib.util.find_spec(backend):
             pythons.setdefault(backend, sys.executable)
     return pythons
+
+
+HALF = """
+import numpy as np
+from keras import ops
+
+a = ops.cast(ops.convert_to_tensor(np.ones((64, 64), "float32")), {dtype!r})
+assert float(ops.sum(ops.cast(ops.matmul(a, a), "float32"))) == 64**3
+"""
+
+
+@functools.cache
+def multiplies(dtype):
+    """Returns whether this machine multiplies matrices of a dtype.
+
+    Some hypervisors advertise instructions that trap, which would end the tests: a
+    process of its own tries first.
+    """
+    process, output = start("-W", "ignore", "-c", HALF.format(dtype=dtype))
+    with output:
+        return process.wait() == 0

@@ -66,8 +66,8 @@ def soft_cdf_slope(u, at, num_bins=64, smoothing=0.1):
     return (h / (2 + np.exp(-t) + np.exp(t))).sum(-1) / (n * smoothing)
 
 
-def au_weights(u, coverage=0.75, tau=None, num_bins=64, smoothing=0.1):
-    tau = np.quantile(u, coverage) if tau is None else tau
+def au_weights(u, quantile=0.75, tau=None, num_bins=64, smoothing=0.1):
+    tau = np.quantile(u, quantile) if tau is None else tau
     at = np.where(u < tau, u, tau)
     cdf = soft_cdf(u, at, num_bins, smoothing)
     return -np.log1p(-cdf) / soft_cdf(u, tau, num_bins, smoothing)
@@ -104,11 +104,6 @@ def largest_other(p, y):
     others = p.copy()
     others[np.arange(len(p)), y] = -1
     return others.max(-1)
-
-
-def largest_below(p, y):
-    p_y = p[np.arange(len(p)), y][:, None]
-    return np.where(p < p_y, p, 0).max(-1)
 
 
 def kde_errors(p, log_p, y, kind, h, order=1):

@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import pytest
 import reference
-from backends import every_on_torch
 
 from keras_selcal import CalibrationReport, SelectiveClassifier, metrics, stacks
 from keras_selcal import functional as F  # noqa: N812
@@ -108,7 +107,7 @@ def test_combined_logits_hold_the_mean_probability_and_the_score(rng):
         assert float(metric.result()) == pytest.approx(expected, abs=2e-3)
 
 
-@pytest.mark.parametrize("name", every_on_torch(NAMES, NAMES[:1]))
+@pytest.mark.parametrize("name", NAMES)
 def test_a_classifier_abstains_by_the_score_of_an_ensemble(rng, name, tmp_path):
     members = [
         keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)]) for _ in range(3)

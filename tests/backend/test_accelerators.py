@@ -1,0 +1,286 @@
+"""What a GPU or TPU would run, on a machine that has none."""
+
+import functools
+import json
+import re
+from pathlib import Path
+
+import accelerator_cases as cases
+import keras
+import numpy as np
+import pytest
+from backends import numpy
+from keras import ops
+from processes import finish, multiplies, start
+
+BACKEND = keras.backend.backend()
+WORKER = Path(__file__).parents[1] / "device_worker.py"
+
+on_torch = pytest.mark.skipif(BACKEND != "torch", reason="only PyTorch")
+on_jax = pytest.mark.skipif(BACKEND != "jax", reason="only JAX")
+on_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="only TensorFlow")
+
+# Operations of a step in units of those of cross-entropy, and copies to the device,
+# for each of which the host waits.
+MOST = {
+    "au-msp-logits": (5, 6),
+    "aurc-msp-logits": (5, 6),
+    "focal-logits": (3, 5),
+    "ece-logits": (4, 8),
+    "coverage_at_risk-msp-logits": (5, 12),
+}
+MOST_COPIES = 20
+
+
+@on_torch
+@pytest.mark.parametrize("kind", ["losses", "metrics", "layers"])
+def test_nothing_reads_the_device(kind):
+    """Results and gradients stay there, and little is copied to it."""
+    printed = finish(start("-W", "ignore", WORKER, kind))
+    costs = json.loads(printed.splitlines()[-1])
+    errors = {name: cost["error"] for name, cost in costs.items() if "error" in cost}
+    assert not errors
+    copies = {name: cost["copies"] for name, cost in costs.items()}
+    assert {name for name in copies if copies[name] > MOST_COPIES} == set()
+    for name in MOST.keys() & costs.keys():
+        times, most = MOST[name]
+        assert copies[name] <= most, name
+        least = costs["crossentropy"]["operations"]
+        assert costs[name]["operations"] <= times * least, name
+
+
+def made(kind):
+    """Returns functions of arrays by name, and the form of data of each."""
+    steps = {
+        "losses": (cases.loss_cases, cases.loss_of),
+        "metrics": (cases.metric_cases, cases.result_of),
+        "layers": (cases.layer_cases, cases.answer_of),
+    }
+    table, step = steps[kind]
+    for name, (make, form) in cases.few(table()).items():
+        yield name, functools.partial(step, make()), form
+
+
+@on_torch
+@pytest.mark.parametrize("kind", ["metrics", "layers"])
+def test_torch_compiles_a_step_whole(kind):
+    """Of losses, `test_compiled_equals_eager` tells."""
+    import torch
+
+    breaks = {}
+    for name, step, form in made(kind):
+        if not name.endswith(("-logits", "-weights", "-mask")):
+            continue
+        given = {k: ops.convert_to_tensor(x) for k, x in cases.arrays(form).items()}
+        torch._dynamo.reset()
+        found = torch._dynamo.explain(step)(**given)
+        if found.graph_break_count:
+            breaks[name] = [str(reason.reason) for reason in found.break_reasons]
+    assert not breaks
+
+
+def primitives(jaxpr):
+    """Yields the names of the operations of a jaxpr, and of those inside it."""
+    for equation in jaxpr.eqns:
+        yield equation.primitive.name
+        for value in equation.params.values():
+            for inner in value if isinstance(value, (tuple, list)) else [value]:
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    yield from primitives(inner)
+
+
+def jax_step(kind, step):
+    """Returns a step as JAX runs it: with its gradient, or with its state."""
+    import jax
+
+    if kind == "metrics":
+        metric = step.args[0]
+        # Some have a state from the first batch on.
+        return functools.partial(
+            cases.stateless_result_of, metric, [v.value for v in metric.variables]
+        )
+    if kind == "layers":
+        return step
+
+    def value_and_gradient(y_pred, **given):
+        return jax.value_and_grad(lambda z: step(y_pred=z, **given))(y_pred)
+
+    return value_and_gradient
+
+
+@on_jax
+@pytest.mark.parametrize("kind", ["losses", "metrics", "layers"])
+def test_jax_lowers_a_step_for_gpus_and_tpus(kind):
+    import jax
+    from jax import export
+
+    wrong = {}
+    for name, step, form in made(kind):
+        given = cases.arrays(form)
+        step = jax_step(kind, step)
+        text = export.export(jax.jit(step), platforms=["cuda", "tpu"])(**given)
+        text = text.mlir_module()
+        found = {*re.findall(r"custom_call @(\w+)", text)}
+        found |= {*re.findall(r"tensor<\S*(?:\?|f64)\S*>", text)}
+        operations = {*primitives(jax.make_jaxpr(step)(**given).jaxpr)}
+        # A loop whose length depends on values, and calls of Python.
+        found |= {op for op in operations if op == "while" or "callback" in op}
+        if found:
+            wrong[name] = found
+    assert not wrong
+
+
+def rounded(jaxpr, constants, bits, *arguments):
+    """Evaluates a jaxpr with products of operands that have few bits of mantissa,
+    unless they ask for the highest precision.
+    """
+    import jax
+    from jax import lax
+
+    values = dict(zip(jaxpr.constvars, constants, strict=True))
+    values |= dict(zip(jaxpr.invars, arguments, strict=True))
+
+    def read(variable):
+        return (
+            getattr(variable, "val", None)
+            if hasattr(variable, "val")
+            else values[variable]
+        )
+
+    for equation in jaxpr.eqns:
+        given, options = [read(v) for v in equation.invars], equation.params
+        inner = options.get("jaxpr", options.get("call_jaxpr"))
+        name = equation.primitive.name
+        if name == "dot_general" and options["precision"] in (None, PLAIN):
+            given = [lax.reduce_precision(x, 8, bits) for x in given]
+        if name == "scan":
+            split = options["num_consts"], options["num_carry"]
+            outputs = scanned(inner, given, bits, *split, options["reverse"])
+        elif inner is not None and name != "while":
+            inner = (
+                inner
+                if hasattr(inner, "jaxpr")
+                else jax.extend.core.ClosedJaxpr(inner, ())
+            )
+            outputs = rounded(inner.jaxpr, inner.consts, bits, *given)
+        else:
+            functions, options = equation.primitive.get_bind_params(options)
+            outputs = equation.primitive.bind(*functions, *given, **options)
+            if not equation.primitive.multiple_results:
+                outputs = [outputs]
+        values |= dict(zip(equation.outvars, outputs, strict=True))
+    return [read(v) for v in jaxpr.outvars]
+
+
+PLAIN = None
+if BACKEND == "jax":
+    from jax import lax
+
+    PLAIN = (lax.Precision.DEFAULT, lax.Precision.DEFAULT)
+
+
+def scanned(body, given, bits, constants, carries, reverse):
+    from jax import lax
+
+    kept, carry = given[:constants], given[constants : constants + carries]
+
+    def step(carry, rows):
+        outputs = rounded(body.jaxpr, body.consts, bits, *kept, *carry, *rows)
+        return outputs[:carries], outputs[carries:]
+
+    rows = given[constants + carries :]
+    carry, rows = lax.scan(step, carry, rows, reverse=reverse)
+    return [*carry, *rows]
+
+
+@on_jax
+@pytest.mark.parametrize("bits", [10, 7], ids=["TF32", "bfloat16"])
+def test_gradients_bear_rounded_products(bits):
+    """GPUs round the operands of products to TF32 by default, TPUs to bfloat16."""
+    import jax
+
+    errors = {}
+    for name, step, form in made("losses"):
+        if not name.endswith("-logits"):
+            continue
+        given = cases.arrays(form)
+        z = given.pop("y_pred")
+        gradient = jax.grad(lambda z, step=step, g=given: step(y_pred=z, **g))
+        closed = jax.make_jaxpr(gradient)(z)
+        (found,) = rounded(closed.jaxpr, closed.consts, bits, z)
+        (expected,) = rounded(closed.jaxpr, closed.consts, 23, z)
+        error = np.abs(found - expected).max() / np.abs(expected).max()
+        if not error < 0.01:
+            errors[name] = float(error)
+    assert not errors
+
+
+@on_tensorflow
+@pytest.mark.parametrize("kind", ["losses", "metrics", "layers"])
+def test_tensorflow_graphs_and_xla_equal_eager(kind):
+    import tensorflow as tf
+
+    for name, step, form in made(kind):
+        if not name.endswith(("-logits", "-weights", "-mask")):
+            continue
+        given = {k: tf.convert_to_tensor(x) for k, x in cases.arrays(form).items()}
+
+        def run(y_pred, step=step, **given):
+            with tf.GradientTape() as tape:
+                tape.watch(y_pred)
+                value = step(y_pred=y_pred, **given)
+            if kind != "losses":
+                return value
+            return value, tape.gradient(value, y_pred)
+
+        results = []
+        for call in (run, tf.function(run), tf.function(run, jit_compile=True)):
+            if kind == "metrics":
+                step.args[0].reset_state()
+            results.append([numpy(x) for x in keras.tree.flatten(call(**given))])
+        for found in results[1:]:
+            for one, other in zip(found, results[0], strict=True):
+                np.testing.assert_allclose(
+                    one, other, rtol=1e-4, atol=1e-6, err_msg=name
+                )
+
+
+METRICS = {**cases.RANKING_METRICS, **cases.METRICS}
+LOSSES = {**cases.RANKING_LOSSES, **cases.LOSSES}
+
+
+def fitted(policy, loss, metrics):
+    """Returns the history of four steps under a dtype policy."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(32, 8)).astype("float32")
+    y = rng.integers(0, 5, 32)
+    keras.utils.set_random_seed(0)
+    keras.config.set_dtype_policy(policy)
+    try:
+        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(5)])
+    finally:
+        keras.config.set_dtype_policy("float32")
+    model.compile(
+        keras.optimizers.SGD(0.05),
+        LOSSES[loss](from_logits=True),
+        metrics=[METRICS[name](from_logits=True, name=name) for name in metrics],
+    )
+    return model.fit(x, y, batch_size=8, epochs=1, shuffle=False, verbose=0).history
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize(
+    "loss", ["au", "aurc", "focal", "inverse_focal", "dual_focal", "kde_canonical"]
+)
+def test_fit_in_mixed_precision(policy, loss):
+    """The first loss with all metrics, the others with one of each kind."""
+    dtype = policy.removeprefix("mixed_")
+    if not multiplies(dtype):
+        pytest.skip(f"this machine does not multiply matrices of {dtype}")
+    metrics = [*METRICS] if loss == "au" else ["ece", "aurc"]
+    found, expected = (fitted(each, loss, metrics) for each in (policy, "float32"))
+    assert found["loss"] == pytest.approx(expected["loss"], rel=0.02)
+    for name in metrics:
+        # A logit that is rounded moves a sample to another bin or rank.
+        assert found[name] == pytest.approx(expected[name], abs=0.1), name
