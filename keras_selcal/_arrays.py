@@ -26,7 +26,7 @@ def is_tensor(x: Any) -> bool:
 
 
 def namespace(*values: Any) -> Any:
-    """Returns `keras.ops` if a value is a tensor of the Keras backend, or else NumPy."""
+    """Returns `keras.ops` if a value is a tensor of the Keras backend, else NumPy."""
     return sys.modules["keras"].ops if any(map(is_tensor, values)) else np
 
 

@@ -63,7 +63,8 @@ class Forward:
         self._compiled = type(model).predict_step is keras.Model.predict_step
 
     def __enter__(self) -> "Forward":
-        if keras.backend.backend() == "torch":
+        if hasattr(self._model, "eval"):
+            # A module of PyTorch.
             self._model.eval()
         # Keras counts the states of random generators as variables, but not as weights.
         weights = {id(weight) for weight in self._model.weights}

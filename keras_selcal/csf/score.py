@@ -99,7 +99,9 @@ class ConfidenceScore:
         if xp is np:
             # A function of `keras.ops` needs a tensor, one of NumPy takes both.
             keras = sys.modules.get("keras")
-            given = keras.ops.convert_to_tensor(x) if hasattr(keras, "ops") else x
+            given = x
+            if keras is not None and hasattr(keras, "ops"):
+                given = keras.ops.convert_to_tensor(x)
             scores = to_numpy(self.function(given)).astype("float64")
         else:
             scores = to_float_tensor(self.function(x))
