@@ -131,6 +131,23 @@ def sum_by_cell(values: Any, cell: Any, num_cells: int, xp: Any) -> Any:
     return xp.reshape(sums, (rows, num_cells))
 
 
+def matmul(a: Any, b: Any, xp: Any) -> Any:
+    """Returns the matrix product a b, of tensors with all digits of their dtype."""
+    if xp is np:
+        return a @ b
+    from keras_selcal._backend.ops import matmul as of_tensors
+
+    return of_tensors(a, b)
+
+
+def is_masked(logits: Any) -> Any:
+    """Returns which logits are −∞: classes that cannot occur.
+
+    `<` also compares symbolic tensors, which `==` does not.
+    """
+    return logits < -3e38
+
+
 def segment_sum(values: Any, ids: Any, num_segments: int, xp: Any) -> Any:
     """Returns the sums of the rows of values (n,) or (n, c) that share an id, by id."""
     if xp is not np:
