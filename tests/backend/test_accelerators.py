@@ -261,8 +261,13 @@ def fitted(policy, loss, metrics):
         model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(5)])
     finally:
         keras.config.set_dtype_policy("float32")
+    optimizer = keras.optimizers.SGD(0.05)
+    if policy == "mixed_float16":
+        # With Keras's scale of 2¹⁵, gradients of large losses overflow, and the first
+        # steps are skipped.
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=256)
     model.compile(
-        keras.optimizers.SGD(0.05),
+        optimizer,
         LOSSES[loss](from_logits=True),
         metrics=[METRICS[name](from_logits=True, name=name) for name in metrics],
     )
