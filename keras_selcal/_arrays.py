@@ -25,9 +25,9 @@ def is_tensor(x: Any) -> bool:
     return isinstance(x, keras.KerasTensor | keras.Variable) or keras.ops.is_tensor(x)
 
 
-def namespace(x: Any) -> Any:
-    """Returns `keras.ops` for a tensor of the Keras backend, and NumPy for the rest."""
-    return sys.modules["keras"].ops if is_tensor(x) else np
+def namespace(*values: Any) -> Any:
+    """Returns `keras.ops` if a value is a tensor of the Keras backend, or else NumPy."""
+    return sys.modules["keras"].ops if any(map(is_tensor, values)) else np
 
 
 def to_numpy(x: Any) -> Array:

@@ -37,15 +37,16 @@ def argmax(x: Tensor) -> Tensor:
     ONNX, LiteRT and OpenVINO cannot run, and which are passes over all of `x`.
     """
     backend = keras.backend.backend()
-    if isinstance(x, keras.KerasTensor) or backend not in ("tensorflow", "jax"):
+    if backend == "tensorflow" and not isinstance(x, keras.KerasTensor):
+        import tensorflow as tf
+
+        return tf.expand_dims(tf.argmax(x, axis=-1, output_type=tf.int32), -1)
+    if backend == "torch":
         return ops.argmax(x, axis=-1, keepdims=True)
-    if backend == "jax":
-        import jax
-
-        return jax.numpy.argmax(x, axis=-1, keepdims=True)
-    import tensorflow as tf
-
-    return tf.expand_dims(tf.argmax(x, axis=-1, output_type=tf.int32), -1)
+    k = int(x.shape[-1])
+    below = ops.cast(x < ops.amax(x, axis=-1, keepdims=True), x.dtype)
+    place = ops.arange(k, dtype=x.dtype) + k * below
+    return ops.cast(ops.amin(place, axis=-1, keepdims=True), "int32")
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:

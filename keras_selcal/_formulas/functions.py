@@ -47,17 +47,18 @@ def clip(x: Any, low: float, high: float, xp: Any) -> Any:
 
 def where_positive(condition: Any, x: Any, xp: Any) -> Any:
     """Returns x where the condition holds, and 1 elsewhere: a safe denominator."""
-    return xp.where(condition, x, xp.ones_like(x))
+    return xp.where(condition, x, xp.ones((), dtype=x.dtype))
 
 
 def zero_unless(condition: Any, x: Any, xp: Any) -> Any:
     """Returns x where the condition holds, and 0 elsewhere."""
-    return xp.where(condition, x, xp.zeros_like(x))
+    return xp.where(condition, x, xp.zeros((), dtype=x.dtype))
 
 
 def safe_log(x: Any, xp: Any) -> Any:
     """Returns ln x for x > 0, and a finite number, without gradient, at 0."""
-    return xp.log(at_least(x, TINY, xp))
+    tiny = 1e-300 if "float64" in str(x.dtype) else TINY
+    return xp.log(at_least(x, tiny, xp))
 
 
 def normalizer(x: Any, xp: Any) -> tuple[Any, Any]:

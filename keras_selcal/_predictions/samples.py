@@ -285,7 +285,7 @@ class Samples:
 
         def log_odds(rows: slice) -> Array:
             # In order, sums do not depend on the order of the classes.
-            z = np.sort(self.y_pred[rows].astype("float64"), axis=-1)
+            z = np.sort(self._finite_logits(rows), axis=-1)
             return csf.log_odds_of_logits(z, np)
 
         # NaN stays NaN, without NumPy's warning.
@@ -297,7 +297,12 @@ class Samples:
         if not self.from_logits:
             csf.refuse_missing("probabilities")
         csf.check_classes(self.num_classes)
+        return self._finite_logits(rows)
+
+    def _finite_logits(self, rows: slice) -> Array:
+        """Returns logits of some rows in float64, NaN where a row has no probabilities,
+        and so no score.
+        """
         logits = self.y_pred[rows].astype("float64")
-        # A row that has no probabilities has no score.
         finite = np.isfinite(logits.max(axis=-1, keepdims=True))
         return np.where(finite, logits, np.nan)

@@ -13,6 +13,7 @@ from keras_selcal._formulas.functions import (
     log_softmax,
     log_sum_exp,
     safe_log,
+    softmax,
     zero_unless,
 )
 from keras_selcal.csf.score import BuiltIn, Support
@@ -33,17 +34,20 @@ def _top_two(x: Any, xp: Any) -> tuple[Any, Any]:
     return first[..., 0], xp.where(tied, first[..., 0], second)
 
 
-def _rest(z: Any, xp: Any) -> tuple[Any, Any]:
-    """Returns d = z − max z, and Σ exp d over all classes but the first largest.
+def _split(z: Any, xp: Any) -> tuple[Any, Any]:
+    """Returns the largest p of logits, (...), and all p with the first largest as 0.
 
-    A small sum keeps the digits that Σ exp d − 1 would lose.
+    The sum of the others keeps the digits that 1 − p would lose.
     """
-    d = z - xp.amax(z, axis=-1, keepdims=True)
-    e = xp.exp(d)
-    rest = xp.sum(e, axis=-1) - 1.0
-    # Above ½ there may be several largest ones, and no digits to lose.
-    small = xp.sum(zero_unless(d < 0, e, xp), axis=-1)
-    return d, xp.where(rest < 0.5, small, rest)
+    p = softmax(z, np) if xp is np else xp.softmax(z, axis=-1)
+    index = cast(first_largest(z, xp), "int32", xp)
+    others = xp.where(_is_at(index, p, xp), constant(0.0, p, xp), p)
+    return xp.take_along_axis(p, index, axis=-1)[..., 0], others
+
+
+def _is_at(index: Any, x: Any, xp: Any) -> Any:
+    """Returns where an index (..., 1) of the last axis of x is."""
+    return xp.equal(xp.arange(x.shape[-1], dtype="int32"), index)
 
 
 def _msp(p: Any, xp: Any) -> Any:
@@ -57,7 +61,8 @@ def _msp_of_log_p(log_p: Any, xp: Any) -> Any:
 
 def _msp_log_odds(z: Any, xp: Any) -> Any:
     """Returns ln p_1 − ln Σ_{c≠1} p_c."""
-    return -safe_log(_rest(z, xp)[1], xp)
+    first, others = _split(z, xp)
+    return safe_log(first, xp) - safe_log(xp.sum(others, axis=-1), xp)
 
 
 def _margin(p: Any, xp: Any) -> Any:
@@ -73,11 +78,12 @@ def _margin_of_log_p(log_p: Any, xp: Any) -> Any:
 
 def _margin_log_odds(z: Any, xp: Any) -> Any:
     """Returns ln(p_1 − p_2) − ln(p_2 + Σ_{c≠1} p_c)."""
-    d, rest = _rest(z, xp)
-    second = _top_two(d, xp)[1]
-    log_odds = safe_log(-xp.expm1(second), xp) - safe_log(xp.exp(second) + rest, xp)
+    first, others = _split(z, xp)
+    second = xp.amax(others, axis=-1)
+    margin, rest = first - second, second + xp.sum(others, axis=-1)
+    log_odds = safe_log(margin, xp) - safe_log(rest, xp)
     # Two equal classes at the top: the lowest score, however probable they are.
-    return xp.where(second >= 0, constant(_LOWEST, d, xp), log_odds)
+    return xp.where(margin <= 0, constant(_LOWEST, margin, xp), log_odds)
 
 
 def _neg_entropy(p: Any, xp: Any) -> Any:
@@ -96,8 +102,7 @@ def _neg_entropy_log_odds(z: Any, xp: Any) -> Any:
     With r = Σ_{c≠1} p_c/p_1, −ln p_1 = ln(1 + r) and −ln p_c = ln(1 + r) − ln(p_c/p_1);
     the factor p_2/p_1, which may be too small for a float, is kept as a logarithm.
     """
-    d, _ = _rest(z, xp)
-    others = _without_first(d, xp)
+    others = _without_first(z - xp.amax(z, axis=-1, keepdims=True), xp)
     second = xp.amax(others, axis=-1)
     shares = xp.exp(others - second[..., None])
     total = xp.sum(shares, axis=-1)
@@ -120,9 +125,9 @@ def _entropy_support(num_classes: int) -> Support:
 
 def _without_first(log_p: Any, xp: Any) -> Any:
     """Returns ln p with the first largest removed."""
-    classes = xp.arange(log_p.shape[-1], dtype="int32")
-    first = xp.equal(classes, cast(first_largest(log_p, xp), "int32", xp))
-    return xp.where(first, constant(_STRUCK_OUT, log_p, xp), log_p)
+    index = cast(first_largest(log_p, xp), "int32", xp)
+    struck_out = constant(_STRUCK_OUT, log_p, xp)
+    return xp.where(_is_at(index, log_p, xp), struck_out, log_p)
 
 
 def _log_rest(log_p: Any, xp: Any) -> Any:

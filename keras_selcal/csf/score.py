@@ -1,6 +1,7 @@
 """Confidence score functions: a formula, the predictions it needs, its support."""
 
 import math
+import sys
 from collections.abc import Callable
 from itertools import zip_longest
 from typing import Any
@@ -88,8 +89,10 @@ class ConfidenceScore:
             xp: `keras.ops` or NumPy.
         """
         if xp is np:
-            # A function of `keras.ops` takes arrays as well, and returns a tensor.
-            scores = to_numpy(self.function(x)).astype("float64")
+            # A function of `keras.ops` needs a tensor, one of NumPy takes both.
+            keras = sys.modules.get("keras")
+            given = keras.ops.convert_to_tensor(x) if hasattr(keras, "ops") else x
+            scores = to_numpy(self.function(given)).astype("float64")
         else:
             scores = _as_float(self.function(x))
         self._check_shape(scores, x)

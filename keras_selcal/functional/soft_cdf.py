@@ -57,7 +57,7 @@ def soft_cdf(
     """
     num_bins, smoothing = check_cdf_arguments(num_bins, smoothing)
     support = check_support(support)
-    xp, row, weight = score_row(scores, sample_weight)
+    xp, row, weight = score_row(scores, sample_weight, at)
     counts = formulas.histogram(
         formulas.to_unit(row, support, xp), count_weights(row, weight, xp), num_bins, xp
     )
@@ -68,11 +68,13 @@ def soft_cdf(
     return xp.reshape(cdf, xp.shape(points))
 
 
-def score_row(scores: Any, sample_weight: Any | None) -> tuple[Any, Any, Any | None]:
-    """Returns `keras.ops` for scores that are a tensor, or NumPy, and the scores and
-    their weights as one row, (1, n).
+def score_row(
+    scores: Any, sample_weight: Any | None, *others: Any
+) -> tuple[Any, Any, Any | None]:
+    """Returns `keras.ops` if an argument is a tensor, or NumPy, and the scores and their
+    weights as one row, (1, n).
     """
-    xp = namespace(scores)
+    xp = namespace(scores, sample_weight, *others)
     scores = _floats("scores", scores, xp)
     if sample_weight is not None:
         weight = _floats("sample_weight", sample_weight, xp)

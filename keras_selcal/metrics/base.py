@@ -34,7 +34,7 @@ class ClassificationMetric(keras.metrics.Metric):
     the result NaN: looking at their values would slow down every step.
 
     Sums over updates are exact to 2⁴⁸. Within an update they are sums in float32, which
-    may be off by 1e-4 of their value for a million rows.
+    may be off by 1e-3 of their value for a million rows.
 
     Args:
         from_logits: whether `y_pred` holds logits instead of probabilities.
