@@ -214,13 +214,8 @@ def _sets(method, form):
 
 # With every form of data, also where every case would take too long.
 WHOLE = (
-    "au_gradient-msp",
-    "aurc-msp",
-    "focal",
-    "kde_canonical",
-    "ece",
-    "ece_adaptive",
-    "cwece",
+    *("au_gradient-msp", "aurc-msp", "focal", "kde_canonical"),
+    *("ece", "ece_adaptive", "cwece"),
 )
 
 
