@@ -93,8 +93,10 @@ def softmax(x: Any, xp: Any) -> Any:
 
 def log_sum_exp(x: Any, xp: Any) -> Any:
     """Returns ln Σ exp x over the last axis."""
-    top = still(xp.amax(x, axis=-1), xp)
-    return top + xp.log(xp.sum(xp.exp(x - top[..., None]), axis=-1))
+    if xp is not np:
+        return xp.logsumexp(x, axis=-1)
+    top = np.amax(x, axis=-1, keepdims=True)
+    return top[..., 0] + np.log(np.sum(np.exp(x - top), axis=-1))
 
 
 def first_largest(x: Any, xp: Any) -> Any:
