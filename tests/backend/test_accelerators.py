@@ -20,16 +20,18 @@ on_torch = pytest.mark.skipif(BACKEND != "torch", reason="only PyTorch")
 on_jax = pytest.mark.skipif(BACKEND != "jax", reason="only JAX")
 on_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="only TensorFlow")
 
-# Operations of a step in units of those of cross-entropy, and copies to the device,
-# for each of which the host waits.
+# The most operations of a step, in units of those of Keras's cross-entropy.
 MOST = {
-    "au-msp-logits": (5, 6),
-    "aurc-msp-logits": (5, 6),
-    "focal-logits": (3, 5),
-    "ece-logits": (4, 8),
-    "coverage_at_risk-msp-logits": (5, 12),
+    "losses": {"au-msp-logits": 6, "aurc-msp-logits": 7, "focal-logits": 4},
+    "metrics": {
+        "ece-logits": 4,
+        "aurc-msp-logits": 6,
+        "coverage_at_risk-msp-logits": 6,
+    },
+    "layers": {},
 }
-MOST_COPIES = 20
+# The most copies to the device in a step: the host waits for each of them.
+MOST_COPIES = 2
 
 
 @on_torch
@@ -42,11 +44,9 @@ def test_nothing_reads_the_device(kind):
     assert not errors
     copies = {name: cost["copies"] for name, cost in costs.items()}
     assert {name for name in copies if copies[name] > MOST_COPIES} == set()
-    for name in MOST.keys() & costs.keys():
-        times, most = MOST[name]
-        assert copies[name] <= most, name
+    for name, most in MOST[kind].items():
         least = costs["crossentropy"]["operations"]
-        assert costs[name]["operations"] <= times * least, name
+        assert costs[name]["operations"] <= most * least, name
 
 
 def made(kind):
@@ -261,8 +261,13 @@ def fitted(policy, loss, metrics):
         model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(5)])
     finally:
         keras.config.set_dtype_policy("float32")
+    optimizer = keras.optimizers.SGD(0.05)
+    if policy == "mixed_float16":
+        # With Keras's scale of 2¹⁵, gradients of large losses overflow, and the first
+        # steps are skipped.
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=256)
     model.compile(
-        keras.optimizers.SGD(0.05),
+        optimizer,
         LOSSES[loss](from_logits=True),
         metrics=[METRICS[name](from_logits=True, name=name) for name in metrics],
     )

@@ -4,15 +4,9 @@ import numpy as np
 import pytest
 import reference
 from backends import numpy, value_and_gradient
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from keras import ops
 
 from keras_selcal import functional
-from keras_selcal._formulas.harmonic import rank_weights
-from keras_selcal._formulas.soft_cdf import beta, unit_quantile
-
-quickly = settings(max_examples=15, deadline=None, derandomize=True)
 
 
 def confident(rng, n):
@@ -66,41 +60,6 @@ def test_soft_cdf_gradient_flows_to_the_points_alone(rng, smoothing):
         lambda s: ops.sum(functional.soft_cdf(s, at, smoothing=smoothing)), s
     )
     np.testing.assert_array_equal(gradient, 0.0)
-
-
-def quantile(u, q, count):
-    count = count[None].astype("float32")
-    row, counts = ops.convert_to_tensor(u[None]), ops.convert_to_tensor(count)
-    tau = numpy(unit_quantile(row, q, counts))[0, 0]
-    by_numpy = unit_quantile(u[None], float(q), count, xp=np)
-    assert by_numpy.dtype == u.dtype
-    np.testing.assert_allclose(by_numpy[0, 0], tau, atol=3e-7)
-    return tau
-
-
-@quickly
-@given(
-    st.lists(st.floats(0, 1, width=32), min_size=6, max_size=6),
-    st.floats(0, 1),
-    st.integers(0, 2**32 - 1),
-)
-def test_quantile_is_numpys(values, q, seed):
-    # Cells of 2⁻²⁴ cannot part smaller differences.
-    u = np.array(values, "float32")
-    q = np.float32(q)
-    copies = np.random.default_rng(seed).integers(0, 4, len(u))
-    copies[0] += 1
-    got = quantile(u, q, np.ones(len(u)))
-    np.testing.assert_allclose(got, np.quantile(u.astype("float64"), q), atol=3e-7)
-    got = quantile(u, q, copies)
-    expected = np.quantile(np.repeat(u, copies).astype("float64"), q)
-    np.testing.assert_allclose(got, expected, atol=3e-7)
-
-
-def test_quantile_of_crowded_scores_is_an_order_statistic():
-    u = np.array([1.0, 1 - 2**-24, 1 - 2**-23, 1 - 2**-22, 0.0], "float32")
-    for q, expected in zip((0, 0.25, 0.5, 0.75, 1), np.sort(u), strict=True):
-        assert quantile(u, q, np.ones(5)) == expected
 
 
 @pytest.mark.parametrize(
@@ -244,70 +203,6 @@ def test_aurc_weights_carry_no_gradient(rng):
     s = rng.uniform(size=60).astype("float32")
     _, gradient = value_and_gradient(lambda s: ops.sum(functional.aurc_weights(s)), s)
     np.testing.assert_array_equal(gradient, 0.0)
-
-
-# Rows of scores, which NumPy ranks for eager PyTorch.
-SCORES = {
-    "three_rows": lambda rng: rng.beta(4, 0.3, (3, 60)),
-    "ties": lambda rng: rng.beta(4, 0.3, (1, 60)).round(1),
-    "all_tied": lambda rng: np.full((1, 60), 0.25),
-    "one_sample": lambda rng: np.full((1, 1), 0.7),
-    "ends": lambda rng: rng.integers(0, 2, (2, 60)),
-    "nan": lambda rng: np.where(rng.random((3, 60)) < 0.1, np.nan, 0.5),
-    "all_nan": lambda rng: np.full((1, 60), np.nan),
-}
-COUNTS = {
-    "none": lambda rng, shape: None,
-    "ones": lambda rng, shape: np.ones(shape),
-    "zeros": lambda rng, shape: np.zeros(shape),
-    "integers": lambda rng, shape: rng.integers(0, 4, shape),
-    "fractions": lambda rng, shape: rng.uniform(0, 2, shape),
-    "normalised": lambda rng, shape: np.full(shape, 1 / shape[-1]),
-    "bad": lambda rng, shape: np.where(rng.random(shape) < 0.5, np.nan, -1.0),
-}
-
-
-@pytest.mark.parametrize("counts", COUNTS)
-@pytest.mark.parametrize("scores", SCORES)
-def test_weights_are_the_same_by_numpy(rng, scores, counts):
-    s = SCORES[scores](rng).astype("float32")
-    weight = COUNTS[counts](rng, s.shape)
-    weight = None if weight is None else weight.astype("float32")
-    tensors = [None if x is None else ops.convert_to_tensor(x) for x in (s, weight)]
-    common = {"support": (0.0, 1.0), "num_bins": 16}
-    for weigh, options, tolerance in [
-        # α of a small fraction of a rank has few digits in float32.
-        (rank_weights, {"estimator": "harmonic"}, 2e-3),
-        (rank_weights, {"estimator": "log"}, 2e-3),
-        *((beta, common | region, 1e-4) for region in REGIONS),
-    ]:
-        expected = numpy(weigh(*tensors, **options))
-        with np.errstate(all="ignore"):
-            got = weigh(s, weight, **options, xp=np)
-        assert got.dtype == s.dtype
-        np.testing.assert_allclose(got, expected, rtol=tolerance, atol=2e-6)
-
-
-REGIONS = [
-    {"quantile": 0.75, "threshold": None, "smoothing": 0.1},
-    {"quantile": 1.0, "threshold": None, "smoothing": 0.001},
-    {"quantile": 0.3, "threshold": None, "smoothing": 0.1, "through": "cdf"},
-    {"quantile": None, "threshold": 0.4, "smoothing": 0.02},
-]
-
-
-@pytest.mark.backend_free
-def test_weights_in_double_precision_by_numpy(rng):
-    s = np.round(rng.uniform(size=(2, 200)), 2)
-    options = {**REGIONS[0], "support": (0.0, 1.0), "num_bins": 64}
-    for row, b, a in zip(
-        s,
-        beta(s, None, **options, xp=np),
-        rank_weights(s, None, "harmonic", xp=np),
-        strict=True,
-    ):
-        np.testing.assert_allclose(b, reference.au_weights(row), rtol=1e-6)
-        np.testing.assert_allclose(a, reference.aurc_weights(row), rtol=1e-12)
 
 
 def test_paper_smoothing():

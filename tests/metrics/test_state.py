@@ -66,20 +66,19 @@ def test_rankings_of_a_hundred_million():
         single = Ranking(mass.astype("float32"), loss.astype("float32"), np)
         assert single.aurc() == pytest.approx(exact.aurc(), rel=1e-4), seed
         assert single.risk_at(0.5) == pytest.approx(exact.risk_at(0.5), rel=1e-3), seed
-    histogram = np.stack([mass, loss], -1)
+    histogram = np.stack([mass, loss, mass], -1)
     first = histogram.astype("float32")
     metric.variables[0].assign(np.stack([first, histogram - first])[:, None])
-    metric.variables[1].assign(np.array([[1e8], [0]]))
     assert value(metric) == pytest.approx(exact.aurc(), rel=1e-3)
 
 
 def test_cells_of_many_classes_stay_few():
-    most = 2**24
     for k in (10, 1000, 21_841, 150_000):
         metric = M.ClasswiseCalibrationError(binning="adaptive")
         metric.add_sums = lambda name, shape: None
         metric.create_state(k)
-        assert metric.size == 2**12 or most // 2 < k * metric.size <= most, k
+        # At least two for each of the 15 bins.
+        assert metric.size in (2**12, 30) or 2**19 < k * metric.size <= 2**20, k
     with pytest.raises(ValueError, match="num_cells"):
         M.ClasswiseCalibrationError(
             num_classes=150_000, binning="adaptive", num_cells=2**14
