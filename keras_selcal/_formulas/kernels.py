@@ -15,7 +15,6 @@ from keras_selcal._formulas.functions import (
     matmul,
     safe_log,
     segment_sum,
-    softmax,
     still,
     take_class,
     zero_unless,
@@ -164,7 +163,9 @@ class KernelEstimate:
         xp = self.xp
 
         def error(log_weight: Any, p: Any, labels: Any) -> Any:
-            mean = matmul(softmax(log_weight, xp), labels, xp)
+            top = still(xp.amax(log_weight, axis=-1, keepdims=True), xp)
+            weight = xp.exp(log_weight - top)
+            mean = matmul(weight, labels, xp) / xp.sum(weight, axis=-1, keepdims=True)
             return xp.sum(xp.abs(mean - p) ** order, axis=-1)
 
         errors = xp.mean(self._by_label(self.of_tiles(error, h)), axis=1)
