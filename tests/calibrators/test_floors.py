@@ -99,7 +99,7 @@ def test_other_frameworks_give_arrays():
 
 
 def test_empty_data_are_called_empty():
-    with pytest.raises(ValueError, match="`logits` must be .*empty"):
+    with pytest.raises(ValueError, match=r"`logits` must be .*empty"):
         TemperatureScaling().fit(np.zeros((0, 3)), np.zeros(0, int))
 
 

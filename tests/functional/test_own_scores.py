@@ -111,7 +111,7 @@ OF_PREDICTIONS = ("ece", "cwece", "brier", "nll", "smooth_ece", "refinement", "a
 
 @pytest.mark.parametrize("name", OF_PREDICTIONS)
 def test_empty_data_are_called_empty(name):
-    with pytest.raises(ValueError, match="`y_pred` must be .*empty"):
+    with pytest.raises(ValueError, match=r"`y_pred` must be .*empty"):
         getattr(F, name)(np.zeros(0, int), np.zeros((0, 3)))
 
 
