@@ -172,6 +172,13 @@ def _first(values: np.ndarray, bad: np.ndarray) -> Any:
     return values[bad][0].tolist()
 
 
+def check_not_empty(argument: str, array: Any) -> None:
+    """Checks that an array holds something."""
+    if 0 in array.shape:
+        empty = f"an empty array of shape {tuple(array.shape)}"
+        refuse(argument, empty, "an array of at least one sample")
+
+
 def check_unmasked(argument: str, array: Any) -> None:
     """Checks that an array has no mask of NumPy's, which most functions would drop."""
     if isinstance(array, np.ma.MaskedArray):

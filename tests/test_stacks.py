@@ -102,7 +102,8 @@ def test_combined_logits_hold_the_mean_probability_and_the_score(rng):
         report = CalibrationReport(y, z, bootstrap=0, **given)
         assert report["aurc"].value == pytest.approx(expected)
         assert report["nll"].value == pytest.approx(F.nll(y, mean))
-        metric = metrics.AURC(**given)
+        # Scores of a stack can be closer than a cell of the default.
+        metric = metrics.AURC(**given, num_cells=2**16)
         metric.update_state(y, z)
         assert float(metric.result()) == pytest.approx(expected, abs=2e-3)
 

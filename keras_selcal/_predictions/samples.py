@@ -13,6 +13,7 @@ from keras_selcal._predictions.outputs import NAMES, Outputs, broadcast_weight
 from keras_selcal._validation import (
     check_labels,
     check_logits,
+    check_not_empty,
     check_probabilities,
     check_weights,
     refuse,
@@ -174,9 +175,7 @@ class Samples:
             names: what errors call labels and predictions.
         """
         samples = check_values(y_true, y_pred, outputs, sample_weight, names)
-        if samples.num_given == 0:
-            shape = to_numpy(y_pred).shape
-            refuse(names[1], f"an empty array of shape {shape}", "at least one sample")
+        check_not_empty(names[1], to_numpy(y_pred))
         if samples.n == 0:
             allowed = "predictions of at least one sample that counts"
             refuse(names[1], f"{samples.num_given} that do not count", allowed)

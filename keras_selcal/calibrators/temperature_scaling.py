@@ -118,22 +118,11 @@ def nll_temperature(data: Labelled) -> float:
 def _top_probabilities(below_top: np.ndarray) -> np.ndarray:
     """Returns the largest entry of softmax(d/T) for every T of the grid, (100, n).
 
-    It is 1/Σ e^(d/T) with d = z − max z. Halving T squares each e^(d/T), so that
-    exponentials are computed only for the upper half of the grid.
+    It is 1/Σ e^(d/T) with d = z − max z.
     """
-    count, k = len(TEMPERATURE_GRID), below_top.shape[-1]
-    ones = np.ones(k, below_top.dtype)
-    total = np.empty((count, len(below_top)))
-    weight = np.empty_like(below_top)
-    for j in range(count // 2 + 1, count + 1):
-        np.multiply(below_top, below_top.dtype.type(10 / j), out=weight)
-        np.exp(weight, out=weight)
-        total[j - 1] = weight @ ones
-        while j % 2 == 0:
-            j //= 2
-            weight *= weight
-            total[j - 1] = weight @ ones
-    return np.asarray(1 / total)
+    scales = (1 / TEMPERATURE_GRID).astype(below_top.dtype)
+    totals = [np.exp(below_top * scale).sum(axis=-1) for scale in scales]
+    return 1 / np.stack(totals).astype("float64")
 
 
 def grid_temperature(data: Labelled) -> float:

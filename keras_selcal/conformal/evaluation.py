@@ -6,7 +6,7 @@ import numpy as np
 
 from keras_selcal._arrays import to_numbers
 from keras_selcal._predictions.samples import to_weight
-from keras_selcal._validation import refuse
+from keras_selcal._validation import check_not_empty, refuse
 from keras_selcal.conformal.scores import check_classes
 from keras_selcal.conformal.threshold import masses
 from keras_selcal.selective.data import SelectionData
@@ -67,8 +67,9 @@ def check_sets(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns class indices (n,) and sets (n, k); errors use the labels' `name`."""
     member = to_numbers("sets", sets)
-    if member.ndim < 2 or member.size == 0 or not np.isin(member, (0, 1)).all():
-        refuse("sets", member.shape, "a boolean array (..., k) with at least one row")
+    check_not_empty("sets", member)
+    if member.ndim < 2 or not np.isin(member, (0, 1)).all():
+        refuse("sets", member.shape, "a boolean array (..., k)")
     y = check_classes(labels, member.shape, name).reshape(-1)
     return y, member.reshape(-1, member.shape[-1]).astype(bool)
 

@@ -14,6 +14,7 @@ from keras_selcal._validation import (
     SUM_TOLERANCE,
     check_choice,
     check_count,
+    check_not_empty,
     check_number,
     refuse,
 )
@@ -301,8 +302,9 @@ def to_probabilities(outputs: Any, from_logits: bool) -> np.ndarray:
     One sigmoid unit, (n,) or (..., 1), becomes the columns (1 − p, p).
     """
     z = to_numbers("probabilities", outputs).astype("float64")
-    if z.ndim == 0 or z.size == 0:
-        refuse("probabilities", z.shape, "(..., k) with at least one sample")
+    if z.ndim == 0:
+        refuse("probabilities", "a scalar", "of shape (..., k)")
+    check_not_empty("probabilities", z)
     if z.ndim == 1 or z.shape[-1] == 1:
         z = two_columns(z if z.ndim == 1 else z[..., 0], from_logits, np)
     if not np.isfinite(z.max(axis=-1)).all():

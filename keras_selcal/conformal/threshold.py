@@ -7,7 +7,12 @@ from typing import Any
 import numpy as np
 
 from keras_selcal._arrays import to_numbers, to_numpy
-from keras_selcal._validation import check_count, check_groups, refuse
+from keras_selcal._validation import (
+    check_count,
+    check_groups,
+    check_not_empty,
+    refuse,
+)
 from keras_selcal.conformal.scores import (
     check_alpha,
     check_classes,
@@ -116,8 +121,9 @@ def conformal_threshold(
     """
     alpha = check_alpha(alpha)
     s = to_numbers("scores", scores).astype("float64").reshape(-1)
-    if len(s) == 0 or np.isnan(s).any():
-        refuse("scores", scores, "at least one number, without NaN")
+    check_not_empty("scores", s)
+    if np.isnan(s).any():
+        refuse("scores", "NaN", "free of NaN")
     weight = np.ones(len(s))
     if sample_weight is not None:
         weight = to_numbers("sample_weight", sample_weight)

@@ -7,6 +7,7 @@ import numpy as np
 
 from keras_selcal._arrays import Array
 from keras_selcal._formulas.ranking import Ranking
+from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._predictions.samples import Samples, to_counts
 from keras_selcal._resampling import resample_counts
 from keras_selcal._segments import Segments
@@ -122,15 +123,9 @@ def compare(
     - Cattelan & Silva, [How to Fix a Broken Confidence
       Estimator](https://arxiv.org/abs/2305.15508)
     """
-    samples = Samples.given(
-        labels,
-        logits,
-        sample_weight,
-        from_logits=from_logits,
-        multi_label=multi_label,
-        ignore_class=ignore_class,
-        axis=axis,
-        decision_threshold=decision_threshold,
+    outputs = Outputs(from_logits, multi_label, ignore_class, axis, decision_threshold)
+    samples = Samples.of(
+        labels, logits, outputs, sample_weight, names=("labels", "logits")
     )
     if np.isnan(samples.y_pred).any():
         refuse("logits", "NaN", "predictions without NaN")

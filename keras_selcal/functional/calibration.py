@@ -15,7 +15,12 @@ from keras_selcal._formulas.binning import (
     uniform_index,
 )
 from keras_selcal._predictions.samples import Samples, to_weight
-from keras_selcal._validation import RANGE_TOLERANCE, check_choice, refuse
+from keras_selcal._validation import (
+    RANGE_TOLERANCE,
+    check_choice,
+    check_not_empty,
+    refuse,
+)
 
 
 def calibration_error(
@@ -82,7 +87,8 @@ def _event(
 ) -> tuple[Array, Array, Array | None]:
     """Returns p, y and w of the samples that count, (n,)."""
     p, y = to_numpy(probability), to_numpy(outcome)
-    if p.shape != y.shape or p.size == 0:
+    check_not_empty("probability", p)
+    if p.shape != y.shape:
         refuse("outcome", y.shape, f"of the shape of `probability`, {p.shape}")
     weight = to_weight(sample_weight, p.shape)
     p, y = p.reshape(-1), y.reshape(-1).astype("float64")

@@ -10,7 +10,7 @@ from keras_selcal._formulas.ranking import Ranking
 from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._predictions.samples import Samples, to_counts, to_weight
 from keras_selcal._segments import Segments
-from keras_selcal._validation import refuse
+from keras_selcal._validation import check_not_empty, refuse
 from keras_selcal.functional.sample_losses import sample_losses
 
 
@@ -57,8 +57,7 @@ def own_ranked(
     """Returns scores, losses and counts of the samples that count, (n,) each."""
     ranks = to_numbers("scores", scores)
     values = to_numbers("losses", losses).astype("float64")
-    if ranks.size == 0:
-        refuse("scores", f"an empty array of shape {ranks.shape}", "at least one score")
+    check_not_empty("scores", ranks)
     if values.shape != ranks.shape:
         refuse("losses", values.shape, f"of the shape of `scores`, {ranks.shape}")
     weight = to_weight(sample_weight, ranks.shape)

@@ -12,6 +12,7 @@ from keras_selcal._predictions.samples import Samples
 from keras_selcal._segments import Segments
 from keras_selcal._validation import (
     check_choice,
+    check_not_empty,
     check_number,
     check_probabilities,
     refuse,
@@ -21,7 +22,8 @@ from keras_selcal._validation import (
 def confidences(predictions: Any, csf: Any, from_logits: bool, name: str) -> Array:
     """Returns scores (n,) as they are, and those of predictions (n, k)."""
     values = to_numbers(name, predictions)
-    if values.ndim not in (1, 2) or not values.size:
+    check_not_empty(name, values)
+    if values.ndim not in (1, 2):
         refuse(name, values.shape, "scores (n,) or predictions (n, k)")
     if values.ndim == 1:
         if from_logits:

@@ -9,7 +9,7 @@ from keras_selcal import functional
 from keras_selcal._arrays import to_numpy
 from keras_selcal._formulas.soft_cdf import check_cdf_arguments, check_support
 from keras_selcal._predictions.samples import to_weight
-from keras_selcal._validation import refuse
+from keras_selcal._validation import check_not_empty, refuse
 from keras_selcal.plots import canvas
 
 # Height of the tallest bar of the histogram, on the axis of the CDFs.
@@ -67,6 +67,7 @@ def score_cdf(
     if not levels:
         refuse("smoothing", smoothing, "a number above 0, or several")
     values = to_numpy(scores).astype("float64")
+    check_not_empty("scores", values)
     weight = to_weight(sample_weight, values.shape)
     weight = np.ones(values.size) if weight is None else weight
     if not np.any(weight > 0):

@@ -1,5 +1,6 @@
 """A classifier that abstains where its confidence is too low."""
 
+import math
 from typing import Any
 
 import keras
@@ -29,7 +30,7 @@ from keras_selcal.selective.fitting import (
     select_each,
 )
 from keras_selcal.selective.layer import OPTIONS, SelectionLayer
-from keras_selcal.selective.record import SelectivePrediction
+from keras_selcal.selective.record import FitRecord, SelectivePrediction
 from keras_selcal.selective.threshold import check_delta, check_target
 
 
@@ -347,7 +348,16 @@ class SelectiveClassifier(AnsweringClassifier):
         )
 
     def drift(
-        self, y_true: Any, y_pred: Any, *, sample_weight: Any = None, **outputs: Any
+        self,
+        y_true: Any,
+        y_pred: Any,
+        *,
+        sample_weight: Any = None,
+        from_logits: bool | None = None,
+        multi_label: bool | None = None,
+        ignore_class: int | None = None,
+        axis: int | None = None,
+        decision_threshold: float | None = None,
     ) -> float:
         """Returns how far the confidences of a model's outputs are from those of the
         fit: the largest difference of the two CDFs, in [0, 1].
@@ -360,7 +370,11 @@ class SelectiveClassifier(AnsweringClassifier):
             y_true: labels, which do not matter.
             y_pred: outputs of the model, of the form that `fit` has seen.
             sample_weight: samples of weight 0 do not count.
-            **outputs: `from_logits` and others, which the classifier knows by itself.
+            from_logits: not used: the classifier knows what its model returns.
+            multi_label: not used.
+            ignore_class: not used.
+            axis: not used.
+            decision_threshold: not used.
 
         Returns:
             The distance, a float; NaN where an output is NaN.
@@ -380,9 +394,7 @@ class SelectiveClassifier(AnsweringClassifier):
         """
         record, _ = promise(self._fitted())
 
-        def confidences(
-            x: Any, batch_size: int | None = None, verbose: Any = 0
-        ) -> Array:
+        def confidences(x: Any, batch_size: int | None, verbose: Any) -> Array:
             y_pred, *units = self._unlabelled(x, None, FIRST_AXIS, batch_size, verbose)
             answer = to_arrays(self._fitted().answer(y_pred))
             return unit_means(answer["confidence"], *units)
@@ -399,10 +411,19 @@ class SelectiveClassifier(AnsweringClassifier):
         return {"csf": layer.csf, **layer.outputs.config(*OPTIONS)}
 
     def _new_layer(
-        self, calibrator: Calibrator | None, csf: Any, **found: Any
+        self,
+        calibrator: Calibrator | None,
+        csf: Any,
+        threshold: Any = -math.inf,
+        record: FitRecord | None = None,
     ) -> SelectionLayer:
-        options = self.outputs.config(*OPTIONS)
-        return SelectionLayer(self._calibration(calibrator), csf, **options, **found)
+        return SelectionLayer(
+            self._calibration(calibrator),
+            csf,
+            threshold=threshold,
+            record=record,
+            **self.outputs.config(*OPTIONS),
+        )
 
     def _unlabelled(
         self,

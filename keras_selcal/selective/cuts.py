@@ -91,7 +91,8 @@ class Cuts:
         check_weights(weight)
         rows = np.flatnonzero(weight > 0)
         if not len(rows):
-            refuse("scores", (n,), "of at least one sample that counts")
+            what = f"{n} samples that do not count" if n else "an empty array"
+            refuse("scores", what, "those of at least one sample that counts")
         if np.isnan(s[rows]).any() or np.isposinf(s[rows]).any():
             refuse(
                 "scores", "NaN or +inf", "finite, or −inf for what is never accepted"

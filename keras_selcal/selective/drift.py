@@ -231,14 +231,17 @@ class DriftMonitor:
     def alarm(self) -> bool:
         return self.alarm_at is not None
 
-    def update(self, x: Any, **options: Any) -> bool:
+    def update(
+        self, x: Any, *, batch_size: int | None = None, verbose: Any = 0
+    ) -> bool:
         """Adds inputs in their order; returns whether there is an alarm.
 
         Args:
             x: inputs, as in `SelectiveClassifier.predict`.
-            **options: `batch_size` and `verbose`, as in `SelectiveClassifier.predict`.
+            batch_size: as in `keras.Model.predict`.
+            verbose: as in `keras.Model.predict`.
         """
-        return self.update_confidences(self._confidences(x, **options))
+        return self.update_confidences(self._confidences(x, batch_size, verbose))
 
     def update_confidences(self, confidences: Any) -> bool:
         """Adds confidences in their order; returns whether there is an alarm."""

@@ -14,7 +14,12 @@ from keras_selcal._formulas.functions import (
     softmax,
 )
 from keras_selcal._predictions.outputs import Outputs
-from keras_selcal._validation import check_logits, check_probabilities, refuse
+from keras_selcal._validation import (
+    check_logits,
+    check_not_empty,
+    check_probabilities,
+    refuse,
+)
 from keras_selcal.csf.names import BUILT_IN
 
 _STACKED = ("neg_mutual_information", "agreement")
@@ -31,7 +36,8 @@ def _members(stack: Any, from_logits: bool) -> tuple[Array, Any]:
     sigmoid unit, and the shape of a member's predictions.
     """
     z = to_numbers("stack", stack).astype("float64")
-    if z.ndim < 2 or 0 in z.shape:
+    check_not_empty("stack", z)
+    if z.ndim < 2:
         refuse(
             "stack", z.shape, "of shape (s, n, k), or (s, n, 1) or (s, n) of sigmoids"
         )

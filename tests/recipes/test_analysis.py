@@ -182,9 +182,7 @@ def test_a_rival_changes_the_weight_of_dual_focal_loss():
 
 
 def test_the_strength_of_a_loss_moves_its_weight():
-    loss = FocalLoss(2.0)
-    loss.assign("strength", 0.25)
-    curve = loss_curve(loss)
+    curve = loss_curve(FocalLoss(2.0, strength=0.25))
     expected = 1 + 0.25 * ((1 - curve.p) ** 2 - 1)
     np.testing.assert_allclose(curve.weight, expected, rtol=1e-5)
 

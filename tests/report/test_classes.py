@@ -8,7 +8,7 @@ import pytest
 from report_data import data, report_of
 
 from keras_selcal import CalibrationReport, functional
-from keras_selcal.report import bootstrap as bootstraps
+from keras_selcal._resampling import resample_counts
 
 pytestmark = pytest.mark.backend_free
 
@@ -102,7 +102,7 @@ def test_multi_label_resamples_draw_samples_with_all_labels(rng):
     y, p = multi_label(rng)
     options = {"multi_label": True, "seed": 3, "bootstrap": 30}
     report = CalibrationReport(y, p, **options)
-    drawn = np.concatenate(list(bootstraps.resample_counts(60, 30, seed=3)))
+    drawn = np.concatenate(list(resample_counts(60, 30, seed=3)))
     for name, metric in (
         ("ece", partial(functional.ece, pooled=True)),
         ("cwece", functional.cwece),

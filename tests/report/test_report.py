@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from keras import ops
 from report_data import COVERAGES, RISKS, data, report_of, resampled
 
-from keras_selcal import CalibrationReport, functional
+from keras_selcal import CalibrationReport, _resampling, functional
+from keras_selcal._resampling import resample_counts
 from keras_selcal.metric_table import METRICS
 from keras_selcal.report import bootstrap as bootstraps
 
@@ -90,7 +91,7 @@ def test_a_resample_is_a_sample_weight(rng, kind, n, k, num_bins):
     y, p, options = data(rng, n, k, kind)
     name = "neg_entropy" if k == 2 else "msp"
     metrics = resampled(y, p, name, num_bins, **options)
-    drawn = next(bootstraps.resample_counts(n, 3, seed=1))
+    drawn = next(resample_counts(n, 3, seed=1))
     got = metrics.metrics(drawn)
     for row, count in enumerate(drawn):
         want = reference(y, p, name, num_bins, sample_weight=count, **options)
@@ -105,7 +106,7 @@ def test_weights_are_drawn_with_their_samples(rng, scale):
     p[:5] = np.nan
     metrics = resampled(y, p, sample_weight=weight, **options)
     y, p, weight = y[5:], p[5:], weight[5:]
-    drawn = next(bootstraps.resample_counts(65, 2, seed=1))
+    drawn = next(resample_counts(65, 2, seed=1))
     got = metrics.metrics(drawn)
     for row, count in enumerate(drawn):
         index = np.repeat(np.arange(65), count)
@@ -197,22 +198,22 @@ def test_bad_data_is_refused_with_a_remedy(y_true, y_pred, told):
 
 def test_counts_are_multinomial_and_blocks_do_not_matter(monkeypatch):
     n, num = 33, 4000
-    counts = np.concatenate(list(bootstraps.resample_counts(n, num, seed=3)))
+    counts = np.concatenate(list(resample_counts(n, num, seed=3)))
     assert counts.shape == (num, n)
     assert np.all(counts.sum(-1) == n)
     assert abs(counts.var() - (1 - 1 / n)) < 0.02
     assert np.all(np.abs(counts.mean(0) - 1) < 5 / math.sqrt(num))
-    monkeypatch.setattr(bootstraps, "_MOST_COUNTS", 1)
-    again = np.concatenate(list(bootstraps.resample_counts(n, 50, seed=3)))
+    monkeypatch.setattr(_resampling, "_MOST_COUNTS", 1)
+    again = np.concatenate(list(resample_counts(n, 50, seed=3)))
     np.testing.assert_array_equal(again, counts[:50])
-    other = np.concatenate(list(bootstraps.resample_counts(n, 50, seed=4)))
+    other = np.concatenate(list(resample_counts(n, 50, seed=4)))
     assert not np.array_equal(again, other)
 
 
 def test_ends_are_percentiles_of_the_resamples(rng):
     y, z, options = data(rng, 90, 4)
     report = report_of(y, z, 57, confidence_level=0.8, seed=5, **options)
-    drawn = np.concatenate(list(bootstraps.resample_counts(90, 57, seed=5)))
+    drawn = np.concatenate(list(resample_counts(90, 57, seed=5)))
     values = [functional.aurc(y, z, sample_weight=count, **options) for count in drawn]
     low = np.quantile(values, 0.1, method="lower")
     high = np.quantile(values, 0.9, method="higher")

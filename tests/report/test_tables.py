@@ -9,7 +9,7 @@ from keras import ops
 from report_data import RISKS, data, report_of, resampled
 
 from keras_selcal import CalibrationReport
-from keras_selcal.report import bootstrap as bootstraps
+from keras_selcal._resampling import resample_counts
 
 pytestmark = pytest.mark.backend_free
 
@@ -30,7 +30,7 @@ def test_compare_pairs_the_resamples(rng):
     difference = one.compare(two)["brier"]
     assert difference.value == one["brier"].value - two["brier"].value
     assert (difference.first, difference.second) == (one["brier"][0], two["brier"][0])
-    drawn = np.concatenate(list(bootstraps.resample_counts(200, 60, seed=2)))
+    drawn = np.concatenate(list(resample_counts(200, 60, seed=2)))
     values = [
         resampled(y, z, **options).metrics(drawn)["brier"],
         resampled(y, two.samples.y_pred, **options).metrics(drawn)["brier"],
