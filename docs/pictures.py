@@ -21,7 +21,6 @@ from keras_selcal import (
     FocalLoss,
     InverseFocalLoss,
     TemperatureScaling,
-    analysis,
     functional,
     plots,
     select_threshold,
@@ -31,6 +30,7 @@ from keras_selcal.conformal import (
     conformal_sets,
     conformal_threshold,
 )
+from recipes.paper import analysis, loss_plots
 
 # The logits of the simulated classifier are this many times too large.
 OVERSTATED = 2.4
@@ -163,7 +163,7 @@ def losses() -> Figure:
     """Draws the weights that the losses give a sample."""
     figure = Figure(figsize=(6.5, 4), layout="constrained")
     ax = figure.subplots()
-    plots.loss_weights([FocalLoss(gamma=2.0), InverseFocalLoss(), AULoss()], ax=ax)
+    loss_plots.loss_weights([FocalLoss(gamma=2.0), InverseFocalLoss(), AULoss()], ax=ax)
     return figure
 
 

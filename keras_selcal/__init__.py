@@ -1,9 +1,9 @@
 """Calibrated probabilities and the right to abstain, for Keras 3.
 
 Names are imported at their first use, because Keras and its backend take seconds to
-import and the command line needs them only after it has read its arguments. If Keras
-has been imported before, the packages whose classes are saved in models are imported
-at once: `keras.saving.load_model` then finds them after `import keras_selcal` alone.
+import, and what computes on arrays needs neither. If Keras has been imported before,
+the modules whose classes are saved in models are imported at once:
+`keras.saving.load_model` then finds them after `import keras_selcal` alone.
 """
 
 import sys
@@ -15,24 +15,38 @@ from keras_selcal._backend.installed import require_backend
 from keras_selcal._version import __version__ as __version__
 
 # Importing these registers classes with Keras.
-_SAVED = ("losses", "metrics", "calibrators", "selective", "conformal", "stacks")
+_SAVED = (
+    "losses",
+    "metrics",
+    "calibrators.layer",
+    "selective.layer",
+    "conformal.layer",
+    "stacks.layers",
+)
+# Packages of which everything needs Keras.
+_OF_KERAS = ("losses", "metrics", "callbacks")
 # Where the public classes and functions are looked for.
-_HOMES = (*_SAVED, "callbacks", "report")
+_HOMES = ("calibrators", "selective", "conformal", "report", *_OF_KERAS)
 
 
 def __getattr__(name: str) -> Any:
     if name == "__all__":
         return import_module(f"{__name__}._api").__all__
     if not name.startswith("_"):
-        require_backend()
         if find_spec(f"{__name__}.{name}"):
-            return import_module(f"{__name__}.{name}")
+            return _module(name)
         if name in __getattr__("__all__"):
-            homes = (import_module(f"{__name__}.{home}") for home in _HOMES)
-            value = next(vars(home)[name] for home in homes if name in vars(home))
+            homes = (_module(home) for home in _HOMES)
+            value = next(getattr(home, name) for home in homes if name in home.__all__)
             globals()[name] = value
             return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _module(name: str) -> Any:
+    if name in _OF_KERAS:
+        require_backend()
+    return import_module(f"{__name__}.{name}")
 
 
 def __dir__() -> list[str]:
@@ -42,6 +56,6 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from keras_selcal._api import *  # noqa: F403
-elif "keras" in sys.modules:
+elif sys.modules.get("keras"):
     for _package in _SAVED:
         import_module(f"{__name__}.{_package}")

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from keras_selcal import (
-        analysis,
         calibrators,
         callbacks,
         conformal,
@@ -88,7 +87,6 @@ __all__ = [
     "TemperatureScaling",
     "VectorScaling",
     "__version__",
-    "analysis",
     "calibrators",
     "callbacks",
     "conformal",

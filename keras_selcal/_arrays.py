@@ -26,7 +26,7 @@ def is_tensor(x: Any) -> bool:
 
 
 def namespace(*values: Any) -> Any:
-    """Returns `keras.ops` if a value is a tensor of the Keras backend, or else NumPy."""
+    """Returns `keras.ops` if a value is a tensor of the Keras backend, else NumPy."""
     return sys.modules["keras"].ops if any(map(is_tensor, values)) else np
 
 
@@ -60,6 +60,16 @@ def to_floats(array: Array) -> Array:
     """Returns an array in float32 or float64, as it is if possible."""
     single_or_double = array.dtype in (np.float32, np.float64)
     return array if single_or_double else array.astype("float32")
+
+
+def to_float_tensor(x: Any) -> Tensor:
+    """Returns a tensor of the Keras backend in float32, or float64 if it is in it."""
+    import keras
+
+    x = x if is_tensor(x) else keras.ops.convert_to_tensor(x)
+    if keras.backend.standardize_dtype(x.dtype) in ("float32", "float64"):
+        return x
+    return keras.ops.cast(x, "float32")
 
 
 def row_blocks(shape: tuple[int, ...], most: int = MOST_ENTRIES) -> list[slice]:

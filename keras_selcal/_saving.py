@@ -7,6 +7,8 @@ T = TypeVar("T")
 
 PACKAGE = "keras_selcal"
 
+# The library's classes, by the name in files.
+_CLASSES: dict[str, Any] = {}
 # Classes that wait for Keras: arrays need none.
 _WAITING: list[Any] = []
 
@@ -15,6 +17,7 @@ def serializable(cls: T) -> T:
     """Registers a class, so that saved models find it as `keras_selcal>Name`: at once
     if Keras is imported, or else when this library first imports it.
     """
+    _CLASSES[f"{PACKAGE}>{cls.__name__}"] = cls  # type: ignore[attr-defined]
     _WAITING.append(cls)
     if hasattr(sys.modules.get("keras"), "saving"):
         register()
@@ -27,6 +30,27 @@ def register() -> None:
 
     while _WAITING:
         keras.saving.register_keras_serializable(package=PACKAGE)(_WAITING.pop())
+
+
+def name_in_files(cls: type) -> str:
+    """Returns the name that a class is saved by: the one it is registered by, or its
+    own.
+    """
+    name = f"{PACKAGE}>{cls.__name__}"
+    if _CLASSES.get(name) is cls:
+        return name
+    keras = sys.modules.get("keras")
+    # Without Keras, nobody can have registered a class.
+    return str(keras.saving.get_registered_name(cls)) if keras else cls.__name__
+
+
+def class_in_files(name: str) -> Any:
+    """Returns the class of a name; one of the user's is known to Keras alone."""
+    if name in _CLASSES:
+        return _CLASSES[name]
+    import keras
+
+    return keras.saving.get_registered_object(name)
 
 
 def serialize_callable(fn: Any) -> Any:

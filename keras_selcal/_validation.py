@@ -80,7 +80,9 @@ def check_weights(weight: np.ndarray) -> None:
         )
 
 
-def check_labels(labels: np.ndarray, sparse: bool, k: int, events: bool) -> None:
+def check_labels(
+    labels: np.ndarray, sparse: bool, k: int, events: bool, argument: str = "y_true"
+) -> None:
     """Checks the values of labels, indices (n,) or distributions (n, k)."""
     if sparse:
         bad = ~((labels >= 0) & (labels < k))
@@ -89,14 +91,14 @@ def check_labels(labels: np.ndarray, sparse: bool, k: int, events: bool) -> None
         allowed = "0 or 1" if events else f"whole class indices in 0 … {k - 1}"
         remedy = "; for labels to be left out pass `ignore_class=` or a weight of 0"
         if bad.any():
-            refuse("y_true", _first(labels, bad), allowed + remedy)
+            refuse(argument, _first(labels, bad), allowed + remedy)
         return
     if events:
         y = labels[:, 1]
         bad = ~((y >= 0) & (y <= 1))
         if bad.any():
             refuse(
-                "y_true",
+                argument,
                 _first(y, bad),
                 "0 or 1, or soft labels in [0, 1], for sigmoid outputs (class −1 of "
                 "−1/+1 is 0; for labels to be left out pass `ignore_class=`)",
@@ -106,7 +108,7 @@ def check_labels(labels: np.ndarray, sparse: bool, k: int, events: bool) -> None
     bad |= ~(labels >= -RANGE_TOLERANCE).all(axis=-1)
     if bad.any():
         refuse(
-            "y_true",
+            argument,
             _first(labels, bad),
             "rows that sum to 1 and hold no negative number (pass `multi_label=True` "
             "if several labels can be true at once)",

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal import functional, metrics
+from keras_selcal import functional
 from keras_selcal._predictions.samples import Samples
 from keras_selcal._validation import refuse
 
@@ -24,7 +24,6 @@ class MetricRow:
         name: its key in reports and logs; `risk_at_coverage_0.8` for a metric at a
             value.
         function: computes the metric exactly from `y_true` and `y_pred`.
-        streaming: makes the `keras.metrics.Metric`, or None if there is none.
         title: its name in text.
         short: its name in tables and plots.
         meaning: what it measures, in a sentence; `{num_bins}` is replaced by the number
@@ -39,7 +38,6 @@ class MetricRow:
 
     name: str
     function: Callable[..., float]
-    streaming: Callable[..., Any] | None
     title: str
     short: str
     meaning: str
@@ -89,7 +87,6 @@ _ROWS = (
     MetricRow(
         "accuracy",
         _accuracy,
-        None,
         "Accuracy",
         "Accuracy",
         "How often the prediction is correct.",
@@ -99,7 +96,6 @@ _ROWS = (
     MetricRow(
         "nll",
         functional.nll,
-        None,
         "Negative log-likelihood",
         "NLL",
         "Mean of −ln p of the true class: 0 if every prediction is correct and "
@@ -109,7 +105,6 @@ _ROWS = (
     MetricRow(
         "refinement",
         functional.refinement,
-        None,
         "Refinement",
         "refinement",
         "Negative log-likelihood after the best temperature: what recalibration cannot "
@@ -119,7 +114,6 @@ _ROWS = (
     MetricRow(
         "brier",
         functional.brier,
-        metrics.BrierScore,
         "Brier score",
         "Brier",
         "Squared distance between probabilities and labels: 0 if correct and certain, "
@@ -129,7 +123,6 @@ _ROWS = (
     MetricRow(
         "ece",
         functional.ece,
-        metrics.ExpectedCalibrationError,
         "Expected calibration error (ECE)",
         "ECE",
         "Gap between confidence and accuracy, averaged over {num_bins} bins of equal "
@@ -140,7 +133,6 @@ _ROWS = (
     MetricRow(
         "positive_ece",
         partial(functional.ece, kind="positive"),
-        partial(metrics.ExpectedCalibrationError, kind="positive"),
         "Positive-class ECE",
         "positive-class ECE",
         "Gap between the probability of class 1 and its frequency, averaged over "
@@ -151,7 +143,6 @@ _ROWS = (
     MetricRow(
         "adaptive_ece",
         partial(functional.ece, binning="adaptive"),
-        partial(metrics.ExpectedCalibrationError, binning="adaptive"),
         "Adaptive ECE",
         "adaptive ECE",
         "ECE over {num_bins} bins that hold equally many samples.",
@@ -161,7 +152,6 @@ _ROWS = (
     MetricRow(
         "cwece",
         functional.cwece,
-        metrics.ClasswiseCalibrationError,
         "Class-wise calibration error",
         "cwECE",
         "Calibration error of each class’s probability, averaged over the classes.",
@@ -171,7 +161,6 @@ _ROWS = (
     MetricRow(
         "smooth_ece",
         functional.smooth_ece,
-        None,
         "Smooth ECE",
         "smooth ECE",
         "ECE with a kernel instead of bins.",
@@ -180,7 +169,6 @@ _ROWS = (
     MetricRow(
         "aurc",
         functional.aurc,
-        metrics.AURC,
         "Area under the risk-coverage curve (AURC)",
         "AURC",
         "Error rate of the most confident predictions, averaged over all coverages.",
@@ -190,7 +178,6 @@ _ROWS = (
     MetricRow(
         "excess_aurc",
         functional.excess_aurc,
-        metrics.ExcessAURC,
         "Excess AURC",
         "excess AURC",
         "AURC minus that of the best ranking: 0 if every wrong prediction is less "
@@ -201,7 +188,6 @@ _ROWS = (
     MetricRow(
         "augrc",
         functional.augrc,
-        metrics.AUGRC,
         "Area under the generalized risk-coverage curve (AUGRC)",
         "AUGRC",
         "Share of samples that are accepted and wrong, averaged over all coverages.",
@@ -211,7 +197,6 @@ _ROWS = (
     MetricRow(
         "failure_auroc",
         functional.failure_auroc,
-        metrics.FailureAUROC,
         "Failure AUROC",
         "failure AUROC",
         "Probability that a correct prediction is more confident than a wrong one: 0.5 "
@@ -223,7 +208,6 @@ _ROWS = (
     MetricRow(
         "risk_at_coverage",
         functional.risk_at_coverage,
-        metrics.RiskAtCoverage,
         "Risk at coverage",
         "risk at coverage",
         "Error rate of the most confident {value} of the samples.",
@@ -234,7 +218,6 @@ _ROWS = (
     MetricRow(
         "coverage_at_risk",
         functional.coverage_at_risk,
-        metrics.CoverageAtRisk,
         "Coverage at risk",
         "coverage at risk",
         "Largest share of the samples that can be accepted with an error rate of at "

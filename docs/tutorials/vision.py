@@ -14,8 +14,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.utils import shuffle
 
-from keras_selcal import CalibrationReport, TemperatureScaling, plots
-from keras_selcal.calibrators import finetune
+from keras_selcal import AULoss, CalibrationReport, TemperatureScaling, plots
 
 # The tests set this, to run the script in seconds.
 EPOCHS = 2 if os.environ.get("KERAS_SELCAL_QUICK") else 20
@@ -54,12 +53,15 @@ model.fit(x[train], y[train], epochs=2 * EPOCHS, verbose=0)
 # ## Calibrate
 #
 # Two ways: temperature scaling on held-out images, or a few more epochs with a calibrating
-# loss (`finetune`, the paper's post-hoc use of AU), which needs no held-out images.
+# loss (the paper's post-hoc use of AU), which needs no held-out images.
 
 # %%
 calibrator = TemperatureScaling().fit_model(model, x[fit], y[fit], verbose=0)
 calibrated = calibrator.wrap(model)
-tuned = finetune(model, x[train], y[train], epochs=2, verbose=0)
+tuned = keras.models.clone_model(model)
+tuned.set_weights(model.get_weights())
+tuned.compile(keras.optimizers.SGD(1e-4, momentum=0.9), AULoss(from_logits=True))
+tuned.fit(x[train], y[train], epochs=2, verbose=0)
 
 outputs = {
     "as trained": (model.predict(x[test], verbose=0), True),

@@ -93,8 +93,10 @@ def softmax(x: Any, xp: Any) -> Any:
 
 def log_sum_exp(x: Any, xp: Any) -> Any:
     """Returns ln Σ exp x over the last axis."""
-    top = still(xp.amax(x, axis=-1), xp)
-    return top + xp.log(xp.sum(xp.exp(x - top[..., None]), axis=-1))
+    if xp is not np:
+        return xp.logsumexp(x, axis=-1)
+    top = np.amax(x, axis=-1, keepdims=True)
+    return top[..., 0] + np.log(np.sum(np.exp(x - top), axis=-1))
 
 
 def first_largest(x: Any, xp: Any) -> Any:
@@ -127,6 +129,23 @@ def sum_by_cell(values: Any, cell: Any, num_cells: int, xp: Any) -> Any:
     cell = xp.reshape(cast(cell, "int32", xp), (-1,))
     sums = segment_sum(xp.reshape(values, (-1,)), cell, rows * num_cells, xp)
     return xp.reshape(sums, (rows, num_cells))
+
+
+def matmul(a: Any, b: Any, xp: Any) -> Any:
+    """Returns the matrix product a b, of tensors with all digits of their dtype."""
+    if xp is np:
+        return a @ b
+    from keras_selcal._backend.ops import matmul as of_tensors
+
+    return of_tensors(a, b)
+
+
+def is_masked(logits: Any) -> Any:
+    """Returns which logits are −∞: classes that cannot occur.
+
+    `<` also compares symbolic tensors, which `==` does not.
+    """
+    return logits < -3e38
 
 
 def segment_sum(values: Any, ids: Any, num_segments: int, xp: Any) -> Any:

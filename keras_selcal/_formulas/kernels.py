@@ -4,27 +4,23 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import numpy as np
-from keras import ops
 
-from keras_selcal._arrays import Tensor
-from keras_selcal._backend.ops import matmul, segment_sum
-from keras_selcal._formulas.counts import count_weights
 from keras_selcal._formulas.functions import (
     at_least,
+    cast,
     constant,
     first_largest,
+    log_sum_exp,
+    matmul,
     safe_log,
+    segment_sum,
+    softmax,
+    still,
     take_class,
     zero_unless,
 )
-from keras_selcal._predictions.batch import Batch
-from keras_selcal._validation import (
-    check_count,
-    check_number,
-    refuse,
-)
+from keras_selcal._validation import check_count, check_number, refuse
 
 KINDS = ("canonical", "top_label", "marginal")
 
@@ -59,31 +55,6 @@ def check_size(argument: str, size: Any) -> int | None:
     return None if size is None else check_count(argument, size)
 
 
-def kde_calibration_errors(
-    batch: Batch,
-    kind: str,
-    bandwidth: float | str,
-    order: int = 1,
-    block_size: int | None = None,
-    subsample: int | None = None,
-) -> Tensor:
-    """Returns |Ê[y | p_j] − p_j|^order of each row j of a batch, (n,).
-
-    Ê is the kernel regression of the labels on the predictions, leaving sample j out.
-    The n × n kernel matrix is held whole, or `block_size` rows of it at a time, which
-    the backward pass computes again. `"marginal"` has one matrix for each class, and
-    multi-label data at least one for each label; as many are held at a time as a bound
-    on their size allows.
-    """
-    h: Any = bandwidth
-    if h == "auto":
-        # Without a gradient, nothing is kept for a backward pass.
-        constant = batch.still()
-        h = KernelEstimate(constant, kind, block_size, subsample).likeliest()
-    estimate = KernelEstimate(batch, kind, block_size, subsample)
-    return batch.from_labels(estimate.errors(h, order))
-
-
 class KernelEstimate:
     """Kernel regression of labels on predictions, leaving each sample itself out.
 
@@ -91,9 +62,14 @@ class KernelEstimate:
     from. A kernel matrix has the entries ln k(p_j; p_i); there is one for each margin,
     and the margins of one label follow each other.
 
+    The matrix is held whole, or `block_size` rows of it at a time, which the backward
+    pass computes again. As many margins are computed at a time as a bound on their size
+    allows.
+
     Args:
-        batch: predictions and labels.
-        kind: one of `KINDS`.
+        margins: what `margins_of` returns.
+        count: how many samples each one stands for, (labels, n).
+        xp: `keras.ops`, or NumPy.
         block_size: rows that are estimated at a time, or None for all.
         subsample: number of columns, or None for all samples.
         rows: indices of the rows, or None for all samples.
@@ -101,43 +77,39 @@ class KernelEstimate:
 
     def __init__(
         self,
-        batch: Batch,
-        kind: str,
+        margins: tuple[Any, Any, Any],
+        count: Any,
+        xp: Any,
+        *,
         block_size: int | None = None,
         subsample: int | None = None,
         rows: Any = None,
     ) -> None:
-        log_p, p, labels = _points(batch, kind)
-        num_margins, self.num_labels = int(p.shape[0]), batch.num_labels
-        weight = batch.sample_weight
-        # (labels, n), as everything that is counted.
-        count = count_weights(
-            batch.by_label(batch.y_pred[:, 0]),
-            None if weight is None else batch.by_label(weight),
-            ops,
-        )
-        index = ops.cumsum(ops.ones_like(count[0]))
+        self.xp = xp
+        log_p, p, labels = margins
+        num_margins, self.num_labels = int(p.shape[0]), int(count.shape[0])
+        index = xp.cumsum(xp.ones_like(count[0]))
         n = count.shape[1]
         of_rows = [log_p, p[..., : labels.shape[-1]], index]
         of_columns = [p, labels, index]
         # `mass` is the weight of a sample as a column.
         mass = column_mass = count
         if subsample is not None and (n is None or subsample < n):
-            columns, taken = _spread(ops.amax(count, axis=0), subsample)
-            mass = count * segment_sum(taken, columns, ops.shape(count)[1])
-            column_mass = ops.take(count, columns, axis=1) * taken
-            of_columns = [_take(x, columns) for x in of_columns]
+            columns, taken = _spread(xp.amax(count, axis=0), subsample, xp)
+            mass = count * segment_sum(taken, columns, xp.shape(count)[1], xp)
+            column_mass = xp.take(count, columns, axis=1) * taken
+            of_columns = [self._take(x, columns) for x in of_columns]
         # A sample of weight w has w − 1 copies of itself among the others.
-        others = ops.sum(mass, axis=-1, keepdims=True) - mass
-        others = others + at_least(mass - 1.0, 0.0, ops)
+        others = xp.sum(mass, axis=-1, keepdims=True) - mass
+        others = others + at_least(mass - 1.0, 0.0, xp)
         if rows is not None:
-            of_rows = [_take(x, rows) for x in of_rows]
-            count, others = _take(count, rows), _take(others, rows)
+            of_rows = [self._take(x, rows) for x in of_rows]
+            count, others = self._take(count, rows), self._take(others, rows)
         self.of_rows, self.of_columns = of_rows, of_columns
         self.count, self.others = count, others
         each = num_margins // self.num_labels
         self.log_mass, self.log_rest = (
-            ops.repeat(_log_or_zero(x), each, axis=0)
+            xp.repeat(_log_or_zero(x, xp), each, axis=0)
             for x in (column_mass, column_mass - 1.0)
         )
 
@@ -150,195 +122,214 @@ class KernelEstimate:
         block = max(1, MOST_ENTRIES // entries) if entries else 1
         self.margin_block_size = None if block >= num_margins else block
 
-    def likeliest(self) -> Tensor:
+    def _take(self, x: Any, index: Any) -> Any:
+        """Returns samples of an array (n,), (labels, n), or (margins, n, d)."""
+        return self.xp.take(x, index, axis=min(1, len(x.shape) - 1))
+
+    def likeliest(self) -> Any:
         """Returns the bandwidth of the largest leave-one-out likelihood, (margins, 1,
         1); the margins of a label share one.
         """
-        grid = ops.convert_to_tensor(BANDWIDTHS, dtype=self.count.dtype)
-        best = ops.argmax(ops.map(self.log_likelihood, grid), axis=0)
+        xp = self.xp
+        if xp is np:
+            grid = np.asarray(BANDWIDTHS, self.count.dtype)
+            found = np.stack([self.log_likelihood(h) for h in grid])
+        else:
+            grid = xp.convert_to_tensor(BANDWIDTHS, dtype=self.count.dtype)
+            found = xp.map(self.log_likelihood, grid)
         margins = self.of_columns[0].shape[0] // self.num_labels
-        return ops.repeat(ops.take(grid, best), margins, axis=0)[:, None, None]
+        best = xp.take(grid, xp.argmax(found, axis=0))
+        return xp.repeat(best, margins, axis=0)[:, None, None]
 
-    def log_likelihood(self, h: Any) -> Tensor:
+    def log_likelihood(self, h: Any) -> Any:
         """Returns the leave-one-out likelihood of each label's rows, (labels,)."""
+        xp = self.xp
 
-        def density(log_weight: Tensor, p: Tensor, labels: Tensor) -> Tensor:
-            return ops.logsumexp(log_weight, axis=-1)
+        def density(log_weight: Any, p: Any, labels: Any) -> Any:
+            return log_sum_exp(log_weight, xp)
 
         d = self.of_columns[0].shape[-1]
-        constant = lgamma1p(1.0 / h + (d - 1.0)) - safe_log(self.others, ops)
+        norm = lgamma1p(1.0 / h + (d - 1.0), xp) - safe_log(self.others, xp)
         densities = self._by_label(self.of_tiles(density, h))
-        densities = densities + ops.expand_dims(constant, 1)
-        densities = zero_unless(self.others[:, None] > 0, densities, ops)
-        return ops.sum(self.count[:, None] * densities, axis=(1, 2))
+        densities = densities + xp.expand_dims(norm, 1)
+        densities = zero_unless(self.others[:, None] > 0, densities, xp)
+        return xp.sum(self.count[:, None] * densities, axis=(1, 2))
 
-    def errors(self, h: Any, order: int) -> Tensor:
-        """Returns the error of each row, (labels, rows); 0 if there is no other sample.
+    def errors(self, h: Any, order: int) -> Any:
+        """Returns |Ê[y | p_j] − p_j|^order of each row j, (labels, rows); 0 if there is
+        no other sample.
 
-        `h` is a number, or a tensor of shape (margins, 1, 1).
+        `h` is a number, or of shape (margins, 1, 1).
         """
+        xp = self.xp
 
-        def error(log_weight: Tensor, p: Tensor, labels: Tensor) -> Tensor:
-            # Not `ops.softmax`, which warns of a batch of one.
-            total = ops.logsumexp(log_weight, axis=-1, keepdims=True)
-            mean = matmul(ops.exp(log_weight - total), labels)
-            return ops.sum(ops.abs(mean - p) ** order, axis=-1)
+        def error(log_weight: Any, p: Any, labels: Any) -> Any:
+            mean = matmul(softmax(log_weight, xp), labels, xp)
+            return xp.sum(xp.abs(mean - p) ** order, axis=-1)
 
-        errors = ops.mean(self._by_label(self.of_tiles(error, h)), axis=1)
-        return zero_unless(self.others > 0, errors, ops)
+        errors = xp.mean(self._by_label(self.of_tiles(error, h)), axis=1)
+        return zero_unless(self.others > 0, errors, xp)
 
-    def _by_label(self, values: Tensor) -> Tensor:
+    def _by_label(self, values: Any) -> Any:
         """Returns values (margins, rows) as (labels, margins of a label, rows)."""
+        xp = self.xp
         shape = (self.num_labels, values.shape[0] // self.num_labels)
-        return ops.reshape(values, (*shape, ops.shape(values)[1]))
+        return xp.reshape(values, (*shape, xp.shape(values)[1]))
 
-    def of_tiles(self, value: Callable[..., Tensor], h: Any) -> Tensor:
+    def of_tiles(self, value: Callable[..., Any], h: Any) -> Any:
         """Returns a value of each margin and row, (margins, rows), from some rows of
         some margins' kernel matrices at a time.
 
         `value` receives ln of the columns' weights, (margins, rows, columns), the
         rows' p and the columns' labels.
         """
+        xp = self.xp
         log_p, p, row = self.of_rows
         parameters, labels, column = self.of_columns
         parameters = parameters / h
-        norm = ops.sum(lgamma1p(parameters), axis=-1)
+        norm = xp.sum(lgamma1p(parameters, xp), axis=-1)
         # The product sums the norm's gradient over rows, as one more coordinate, of
         # value 0. A sum of its own takes XLA on CPU 15 times longer above 16,384
         # columns; the value itself would lose digits in a product in TF32 or bfloat16.
-        constant = ops.stop_gradient(norm)
-        log_p = ops.concatenate([log_p, ops.ones_like(log_p[..., :1])], axis=-1)
-        zero = ops.expand_dims(constant - norm, -1)
-        parameters = ops.concatenate([parameters, zero], axis=-1)
+        value_only = still(norm, xp)
+        log_p = xp.concatenate([log_p, xp.ones_like(log_p[..., :1])], axis=-1)
+        zero = xp.expand_dims(value_only - norm, -1)
+        parameters = xp.concatenate([parameters, zero], axis=-1)
 
         def of_tile(
-            log_p: Tensor,
-            p: Tensor,
-            row: Tensor,
-            parameters: Tensor,
-            labels: Tensor,
-            column: Tensor,
-            log_mass: Tensor,
-            log_rest: Tensor,
-        ) -> Tensor:
-            own = ops.expand_dims(row, 1) == ops.expand_dims(column, 0)
-            bias = ops.where(
-                own, ops.expand_dims(log_rest, 1), ops.expand_dims(log_mass, 1)
+            log_p: Any,
+            p: Any,
+            row: Any,
+            parameters: Any,
+            labels: Any,
+            column: Any,
+            log_mass: Any,
+            log_rest: Any,
+        ) -> Any:
+            own = xp.expand_dims(row, 1) == xp.expand_dims(column, 0)
+            bias = xp.where(
+                own, xp.expand_dims(log_rest, 1), xp.expand_dims(log_mass, 1)
             )
-            log_kernel = matmul(log_p, ops.swapaxes(parameters, -1, -2))
+            log_kernel = matmul(log_p, xp.swapaxes(parameters, -1, -2), xp)
             return value(log_kernel + bias, p, labels)
 
         tile = of_tile
-        if self.block_size or self.margin_block_size:
-            # Tiles are computed again in the backward pass, to save memory. TensorFlow
+        if xp is not np and (self.block_size or self.margin_block_size):
+            import keras
+
+            # Tiles are computed again in the backward pass, to save memory. AnyFlow
             # gives gradients only to arguments: nothing that has one may be captured.
             tile = keras.remat(of_tile)
 
-        def of_margins(margins: tuple[Tensor, ...]) -> Tensor:
+        def of_margins(margins: tuple[Any, ...]) -> Any:
             log_p, p, parameters, labels, log_mass, log_rest = margins
             columns = parameters, labels, column, log_mass, log_rest
 
-            def of_rows(rows: tuple[Tensor, ...]) -> Tensor:
+            def of_rows(rows: tuple[Any, ...]) -> Any:
                 log_p, p, row = rows
-                log_p, p = ops.swapaxes(log_p, 0, 1), ops.swapaxes(p, 0, 1)
-                return ops.transpose(tile(log_p, p, row, *columns))
+                log_p, p = xp.swapaxes(log_p, 0, 1), xp.swapaxes(p, 0, 1)
+                return xp.transpose(tile(log_p, p, row, *columns))
 
             # Were `row` the same for all margins, JAX would keep the mask `own` whole.
             rows = (
-                ops.swapaxes(log_p, 0, 1),
-                ops.swapaxes(p, 0, 1),
+                xp.swapaxes(log_p, 0, 1),
+                xp.swapaxes(p, 0, 1),
                 row + 0.0 * p[0, :, 0],
             )
-            return ops.transpose(_map_blocks(of_rows, rows, self.block_size))
+            return xp.transpose(_map_blocks(of_rows, rows, self.block_size, xp))
 
-        biases = self.log_mass - constant, self.log_rest - constant
+        biases = self.log_mass - value_only, self.log_rest - value_only
         margins = log_p, p, parameters, labels, *biases
-        return _map_blocks(of_margins, margins, self.margin_block_size)
+        return _map_blocks(of_margins, margins, self.margin_block_size, xp)
 
 
-def _points(batch: Batch, kind: str) -> tuple[Tensor, Tensor, Tensor]:
+def margins_of(
+    p: Any, log_p: Any, rest: Any, labels: Any, kind: str, num_labels: int, xp: Any
+) -> tuple[Any, Any, Any]:
     """Returns ln p and p, (margins, n, d), and labels, (margins, n, 1 or d).
 
     The canonical kind has one margin for each label, the point p, d = k. Otherwise a
     margin is a point (p, 1 − p), whose Dirichlet kernel is the beta kernel, with a
     label for p: for the largest probability, whether it is correct; or one for each
     class.
-    """
-    p, log_p, labels = batch.p, batch.log_p, batch.labels
-    if kind == "top_label":
-        top = first_largest(batch.y_pred, ops)
-        if batch.sparse:
-            labels = ops.cast(ops.cast(top, p.dtype) == labels, p.dtype)
-        else:
-            labels = take_class(labels, top, ops)
-        log_p = ops.amax(log_p, axis=-1, keepdims=True)
-        p = ops.amax(p, axis=-1, keepdims=True)
-    else:
-        labels = batch.distributions
 
-    def margins(x: Tensor, d: int) -> Tensor:
-        x = ops.reshape(x, (-1, batch.num_labels * x.shape[1] // d, d))
-        return ops.swapaxes(x, 0, 1)
+    Args:
+        p: probabilities, (n·labels, k).
+        log_p: ln p.
+        rest: 1 − p.
+        labels: distributions, (n·labels, k).
+        kind: one of `KINDS`.
+        num_labels: number of labels of multi-label data, or 1.
+        xp: `keras.ops`, or NumPy.
+    """
+    if kind == "top_label":
+        top = first_largest(p, xp)
+        p, log_p, rest, labels = (
+            take_class(x, top, xp) for x in (p, log_p, rest, labels)
+        )
+
+    def margins(x: Any, d: int) -> Any:
+        x = xp.reshape(x, (-1, num_labels * x.shape[1] // d, d))
+        return xp.swapaxes(x, 0, 1)
 
     if kind == "canonical":
-        k = batch.num_classes
+        k = int(p.shape[-1])
         return margins(log_p, k), margins(p, k), margins(labels, k)
-    q = -ops.expm1(log_p) if batch.from_logits else 1.0 - p
 
-    def pairs(x: Tensor, y: Tensor) -> Tensor:
-        return margins(ops.reshape(ops.stack([x, y], -1), (-1, 2 * x.shape[1])), 2)
+    def pairs(x: Any, y: Any) -> Any:
+        return margins(xp.reshape(xp.stack([x, y], -1), (-1, 2 * x.shape[1])), 2)
 
-    return pairs(log_p, safe_log(q, ops)), pairs(p, q), margins(labels, 1)
+    return pairs(log_p, safe_log(rest, xp)), pairs(p, rest), margins(labels, 1)
 
 
-def _spread(count: Tensor, size: int) -> tuple[Tensor, Tensor]:
+def _spread(count: Any, size: int, xp: Any) -> tuple[Any, Any]:
     """Returns indices of samples that count, evenly spaced among these, (size,), and 1
     where there is one, 0 where they are fewer than `size`.
     """
-    upto = ops.cast(ops.cumsum(ops.cast(count > 0, "int32")), "int32")
-    n = ops.cast(ops.sum(ops.cast(count > 0, "int32")), "int32")
-    slot = ops.arange(size, dtype="int32")
+    counts = cast(count > 0, "int32", xp)
+    upto = cast(xp.cumsum(counts), "int32", xp)
+    n = cast(xp.sum(counts), "int32", xp)
+    slot = xp.arange(size, dtype="int32")
     # A product of integers could overflow.
-    share = ops.cast(n % size, count.dtype) / size
-    extra = ops.cast(ops.floor(ops.cast(slot, count.dtype) * share), "int32")
-    place = ops.where(n > size, slot * (n // size) + extra, slot)
-    index = ops.cast(ops.searchsorted(upto, place + 1, side="left"), "int32")
-    index = ops.minimum(index, ops.shape(count)[0] - 1)
-    return index, ops.cast(place < n, count.dtype)
+    share = cast(n % size, count.dtype, xp) / size
+    extra = cast(xp.floor(cast(slot, count.dtype, xp) * share), "int32", xp)
+    place = xp.where(n > size, slot * (n // size) + extra, slot)
+    index = cast(xp.searchsorted(upto, place + 1, side="left"), "int32", xp)
+    index = xp.minimum(index, xp.shape(count)[0] - 1)
+    return index, cast(place < n, count.dtype, xp)
 
 
-def _take(x: Tensor, index: Any) -> Tensor:
-    """Returns samples of an array (n,), (labels, n), or (margins, n, d)."""
-    return ops.take(x, index, axis=min(1, len(x.shape) - 1))
-
-
-def _log_or_zero(x: Tensor) -> Tensor:
-    return ops.where(x > 0, safe_log(x, ops), constant(_LOG_ZERO, x, ops))
+def _log_or_zero(x: Any, xp: Any) -> Any:
+    return xp.where(x > 0, safe_log(x, xp), constant(_LOG_ZERO, x, xp))
 
 
 def _map_blocks(
-    function: Callable[[tuple[Tensor, ...]], Tensor],
-    arrays: tuple[Tensor, ...],
+    function: Callable[[tuple[Any, ...]], Any],
+    arrays: tuple[Any, ...],
     size: int | None,
-) -> Tensor:
+    xp: Any,
+) -> Any:
     """Returns `function` of arrays that share their first axis, `size` entries of it
     at a time, or of all at once.
     """
     if size is None:
         return function(arrays)
-    n = ops.shape(arrays[0])[0]
+    n = xp.shape(arrays[0])[0]
+    if xp is np:
+        blocks = [slice(i, i + size) for i in range(0, n, size)]
+        return np.concatenate([function(tuple(x[b] for x in arrays)) for b in blocks])
     # The last block is filled with copies of the last entry.
     fill = -(-n // size) * size
-    index = ops.minimum(ops.arange(fill, dtype="int32"), n - 1)
-    blocks = tuple(
-        ops.reshape(ops.take(x, index, axis=0), (-1, size, *ops.shape(x)[1:]))
+    index = xp.minimum(xp.arange(fill, dtype="int32"), n - 1)
+    stacked = tuple(
+        xp.reshape(xp.take(x, index, axis=0), (-1, size, *xp.shape(x)[1:]))
         for x in arrays
     )
-    values = ops.map(function, blocks)
-    return ops.reshape(values, (fill, *ops.shape(values)[2:]))[:n]
+    values = xp.map(function, stacked)
+    return xp.reshape(values, (fill, *xp.shape(values)[2:]))[:n]
 
 
-def lgamma1p(x: Any) -> Tensor:
+def lgamma1p(x: Any, xp: Any) -> Any:
     """Returns ln Γ(1 + x) for x ≥ 0, differentiable, accurate down to x = 0.
 
     Stirling's series at y = 1 + x where x ≥ 8. Below, the recurrence
@@ -350,24 +341,24 @@ def lgamma1p(x: Any) -> Tensor:
         return (1 / 12 - (1 / 360 - 1 / (1260 * y * y)) / (y * y)) / y
 
     # `where` instead of `maximum`, which would halve the gradient at x = 8.
-    x = ops.convert_to_tensor(x)
-    eight = constant(8.0, x, ops)
-    large = ops.where(x < 8.0, eight, x) + 1.0
+    x = np.asarray(x) if xp is np else xp.convert_to_tensor(x)
+    eight = constant(8.0, x, xp)
+    large = xp.where(x < 8.0, eight, x) + 1.0
     stirling = (
-        (large - 0.5) * ops.log(large)
+        (large - 0.5) * xp.log(large)
         - large
         + 0.5 * math.log(2 * math.pi)
         + remainder(large)
     )
 
-    small = ops.where(x < 8.0, x, eight)
+    small = xp.where(x < 8.0, x, eight)
     shifted = small + 9.0
     rise = (
-        8.5 * ops.log1p(small / 9.0)
-        + small * (ops.log(shifted) - 1.0)
+        8.5 * xp.log1p(small / 9.0)
+        + small * (xp.log(shifted) - 1.0)
         + (remainder(shifted) - remainder(9.0))
     )
-    growth = ops.zeros_like(small)
+    growth = xp.zeros_like(small)
     for coefficient in _RISING_PRODUCT[:-1]:
         growth = (growth + coefficient) * small
-    return ops.where(x < 8.0, rise - ops.log1p(growth), stirling)
+    return xp.where(x < 8.0, rise - xp.log1p(growth), stirling)

@@ -5,11 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._arrays import Tensor, is_tensor
+from keras_selcal._arrays import Tensor, is_tensor, to_float_tensor
 from keras_selcal._backend.ops import mask_of
 from keras_selcal._formulas.functions import (
     finite_log_p,
@@ -108,7 +107,7 @@ class Batch:
         mask = mask_of(y_pred)
         if mask is None:
             _check_arrays(y_true, y_pred, outputs, sample_weight)
-        y_pred, y_true = _as_float(y_pred), ops.convert_to_tensor(y_true)
+        y_pred, y_true = to_float_tensor(y_pred), ops.convert_to_tensor(y_true)
         shape = outputs.sample_shape(ops.shape(y_pred))
         weight = _product(shape, y_pred, sample_weight, mask)
         mask = _product(shape, y_pred, mask)
@@ -341,14 +340,6 @@ class Batch:
         if mask is not None and len(mask.shape) == len(values.shape):
             values = values * mask
         return ops.mean(values, axis=-1)
-
-
-def _as_float(x: Any) -> Tensor:
-    """Returns `x` as a float32 tensor, or float64 if it is one already."""
-    x = ops.convert_to_tensor(x)
-    if keras.backend.standardize_dtype(x.dtype) in ("float32", "float64"):
-        return x
-    return ops.cast(x, "float32")
 
 
 def _or_nan(ones: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
@@ -63,7 +63,8 @@ class Forward:
         self._compiled = type(model).predict_step is keras.Model.predict_step
 
     def __enter__(self) -> "Forward":
-        if keras.backend.backend() == "torch":
+        if hasattr(self._model, "eval"):
+            # A module of PyTorch.
             self._model.eval()
         # Keras counts the states of random generators as variables, but not as weights.
         weights = {id(weight) for weight in self._model.weights}
@@ -97,21 +98,6 @@ class Forward:
             state.assign(value)
         if self._done:
             self._bar.update(self._done, finalize=True)
-
-
-class LabelledOutputs(NamedTuple):
-    """A model's outputs for labelled data, in the order of the data.
-
-    Attributes:
-        outputs: the model's outputs.
-        labels: the labels, as they are in the data.
-        weight: the product of sample weights and the outputs' Keras mask, or None
-            where every sample counts once.
-    """
-
-    outputs: Array
-    labels: Array
-    weight: Array | None
 
 
 class LabelledData:
@@ -219,32 +205,37 @@ class LabelledData:
         verbose: Any = 0,
         first: bool = False,
         axis: int = -1,
-    ) -> LabelledOutputs:
-        """Returns the model's outputs for all of the data, or for the first batch.
+    ) -> tuple[Array, Array, Array | None]:
+        """Returns the model's outputs for all of the data, or for the first batch,
+        with labels and weights, in the order of the data.
 
-        A data set is read once, because one that shuffles returns other batches the
-        next time. `axis` is the axis of the classes in the outputs.
+        The weights are the product of sample weights and the outputs' Keras mask, or
+        None where every sample counts once. A data set is read once, because one that
+        shuffles returns other batches the next time. `axis` is the axis of the classes
+        in the outputs.
         """
         steps = 1 if first else self.steps
         if steps is None and hasattr(self._data, "__len__"):
             steps = len(self._data)
-        found: list[LabelledOutputs] = []
+        found: list[tuple[Array, Array, Array | None]] = []
         with Forward(model, steps, verbose) as forward:
             for x, y, weight in itertools.islice(self, 1 if first else None):
                 output, mask = forward(x)
-                found.append(LabelledOutputs(output, y, _product(weight, mask)))
+                found.append((output, y, _product(weight, mask)))
         if not found:
             refuse(self._name, self._data, "of at least one batch")
         return self._joined(found, axis)
 
-    def _joined(self, found: list[LabelledOutputs], axis: int) -> LabelledOutputs:
+    def _joined(
+        self, found: list[tuple[Array, Array, Array | None]], axis: int
+    ) -> tuple[Array, Array, Array | None]:
         """Returns batches as one; shorter ones are padded with samples of weight 0."""
         outputs, labels, weights = zip(*found, strict=True)
         weights = _without_padding(outputs, weights, axis)
         weighted = [weight for weight in weights if weight is not None]
         if len(weighted) not in (0, len(weights)):
             refuse(self._name, self._data, "of weights in all batches or in none")
-        return LabelledOutputs(
+        return (
             _concatenated(outputs),
             _concatenated(labels),
             _concatenated(weighted) if weighted else None,

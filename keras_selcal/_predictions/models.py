@@ -3,11 +3,7 @@
 from typing import Any
 
 import keras
-import numpy as np
 
-from keras_selcal._predictions.data import LabelledOutputs
-from keras_selcal._predictions.outputs import Outputs
-from keras_selcal._predictions.samples import check_values
 from keras_selcal._validation import refuse
 
 _PROBABILITIES = ("softmax", "sigmoid")
@@ -55,24 +51,3 @@ def check_extensible(model: keras.Model) -> None:
         )
     if len(model.outputs) != 1:
         refuse("model", model, "a model with one output")
-
-
-def check_outputs(
-    found: LabelledOutputs, outputs: Outputs, *, told: bool = True
-) -> None:
-    """Checks the values of outputs, labels and weights.
-
-    Outputs of sigmoids that all lie in [0, 1] are an error if they are taken for logits
-    and `told`, whether the user has set `from_logits`, is False.
-    """
-    sigmoids = outputs.multi_label or outputs.is_one_unit(found.outputs.shape)
-    if sigmoids and outputs.from_logits and not told:
-        z = found.outputs[np.isfinite(found.outputs)]
-        if z.size and z.min() >= 0 and z.max() <= 1:
-            refuse(
-                "from_logits",
-                None,
-                "True or False for this model: all of its outputs lie in [0, 1], but "
-                "its last operation is not a sigmoid",
-            )
-    check_values(found.labels, found.outputs, outputs, found.weight)

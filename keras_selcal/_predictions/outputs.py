@@ -22,6 +22,8 @@ from keras_selcal._arrays import Tensor
 from keras_selcal._validation import check_count, check_number, refuse
 
 Shape = tuple[int | None, ...]
+# What errors call labels and predictions.
+NAMES = ("y_true", "y_pred")
 
 
 class Arranged(NamedTuple):
@@ -116,19 +118,23 @@ class Outputs:
         return shape[:axis] + shape[axis + 1 :]
 
     def check_shapes(
-        self, y_true_shape: Shape | None, y_pred_shape: Shape
+        self,
+        y_true_shape: Shape | None,
+        y_pred_shape: Shape,
+        names: tuple[str, str] = NAMES,
     ) -> bool | None:
-        """Checks that labels fit predictions.
+        """Checks that labels fit predictions, of which errors use the `names`.
 
         Returns True if labels hold class indices, False if they hold one entry for each
         output or class, and None if the shapes, some of which TensorFlow may not know,
         fit both.
         """
+        y_true, y_pred = names
         y_pred_shape = tuple(y_pred_shape)
         if len(y_pred_shape) == 0:
-            refuse("y_pred", "a scalar", "of shape (..., k), or (n,) for one sigmoid")
+            refuse(y_pred, "a scalar", "of shape (..., k), or (n,) for one sigmoid")
         if y_pred_shape[self._axis(y_pred_shape)] is None and len(y_pred_shape) > 1:
-            refuse("y_pred", y_pred_shape, "of a known number of classes")
+            refuse(y_pred, y_pred_shape, "of a known number of classes")
         one_unit = self.is_one_unit(y_pred_shape)
         k = None if one_unit else y_pred_shape[self._axis(y_pred_shape)]
         binary = one_unit or self.multi_label or k == 2
@@ -156,22 +162,27 @@ class Outputs:
         elif self.multi_label:
             if whole:
                 return False
-            allowed = "be multi-hot, of the shape of `y_pred`, with multi_label=True"
+            allowed = f"be multi-hot, of the shape of `{y_pred}`, with multi_label=True"
         else:
             if whole or indices:
                 return None if whole and indices else indices
             allowed = (
                 "hold class indices of shape (...) or (..., 1), or distributions of "
-                "shape (..., k), for `y_pred` of shape (..., k). One sigmoid unit has "
-                "`y_pred` of shape (..., 1) or (n,)"
+                f"shape (..., k), for `{y_pred}` of shape (..., k). One sigmoid unit "
+                f"has `{y_pred}` of shape (..., 1) or (n,)"
             )
         raise ValueError(
-            f"`y_true` must {allowed}. Received: y_true.shape={y_true_shape}, "
-            f"y_pred.shape={y_pred_shape}"
+            f"`{y_true}` must {allowed}. Received: {y_true}.shape={y_true_shape}, "
+            f"{y_pred}.shape={y_pred_shape}"
         )
 
     def arrange(
-        self, y_true: Any, y_pred: Any, y_true_shape: Shape | None, xp: Any
+        self,
+        y_true: Any,
+        y_pred: Any,
+        y_true_shape: Shape | None,
+        xp: Any,
+        names: tuple[str, str] = NAMES,
     ) -> Arranged:
         """Returns predictions and labels with their classes in the last axis.
 
@@ -180,8 +191,9 @@ class Outputs:
             y_pred: predictions, in float32 or float64.
             y_true_shape: the labels' static shape, or None if it is not known.
             xp: `keras.ops` or NumPy.
+            names: what errors call labels and predictions.
         """
-        sparse = self.check_shapes(y_true_shape, y_pred.shape)
+        sparse = self.check_shapes(y_true_shape, y_pred.shape, names)
         if self.is_one_unit(y_pred.shape) or self.multi_label:
             columns = self.columns(y_pred, self.from_logits, xp)
             if y_true_shape is not None and len(y_true_shape) == len(y_pred.shape) > 1:

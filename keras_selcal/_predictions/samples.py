@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._arrays import Array, row_blocks, to_floats, to_numbers
+from keras_selcal._arrays import Array, row_blocks, to_floats, to_numbers, to_numpy
 from keras_selcal._formulas.functions import log_softmax
-from keras_selcal._predictions.outputs import Outputs, broadcast_weight
+from keras_selcal._predictions.outputs import NAMES, Outputs, broadcast_weight
 from keras_selcal._validation import (
     check_labels,
     check_logits,
@@ -40,13 +40,19 @@ def to_counts(weight: Array | None, n: int) -> Array:
 
 
 def check_values(
-    y_true: Any, y_pred: Any, outputs: Outputs, sample_weight: Any
+    y_true: Any,
+    y_pred: Any,
+    outputs: Outputs,
+    sample_weight: Any,
+    names: tuple[str, str] = NAMES,
 ) -> "Samples":
-    """Checks the values of labels, predictions and weights; returns what counts."""
-    y_pred = to_floats(to_numbers("y_pred", y_pred))
-    y_true = to_numbers("y_true", y_true)
+    """Checks the values of labels, predictions and weights, of which errors use the
+    first two's `names`; returns what counts.
+    """
+    y_pred = to_floats(to_numbers(names[1], y_pred))
+    y_true = to_numbers(names[0], y_true)
     weight = to_weight(sample_weight, outputs.sample_shape(y_pred.shape))
-    arranged = outputs.arrange(y_true, y_pred, y_true.shape, np)
+    arranged = outputs.arrange(y_true, y_pred, y_true.shape, np, names)
     # NumPy knows all shapes; only those of empty arrays fit both kinds of labels.
     sparse = arranged.sparse is not False
     k = arranged.y_pred.shape[-1]
@@ -68,12 +74,12 @@ def check_values(
         y_pred, labels = y_pred[counts], labels[counts]
         weight = None if weight is None else weight[counts]
         label_index = None if label_index is None else label_index[counts]
-    check_labels(labels, sparse, k, arranged.events)
+    check_labels(labels, sparse, k, arranged.events, names[0])
     if outputs.from_logits:
-        check_logits(y_pred, arranged.events)
+        check_logits(y_pred, arranged.events, names[1])
     else:
         for rows in row_blocks(y_pred.shape):
-            check_probabilities(y_pred[rows])
+            check_probabilities(y_pred[rows], names[1])
     labels = labels.astype(np.intp if sparse else "float64")
     return Samples(
         y_pred,
@@ -87,6 +93,32 @@ def check_values(
         counts,
         arranged.events,
     )
+
+
+def check_outputs(
+    y_pred: Array,
+    y_true: Array,
+    weight: Array | None,
+    outputs: Outputs,
+    *,
+    told: bool = True,
+) -> None:
+    """Checks the values of a model's outputs, of labels and weights.
+
+    Outputs of sigmoids that all lie in [0, 1] are an error if they are taken for logits
+    and `told`, whether the user has set `from_logits`, is False.
+    """
+    sigmoids = outputs.multi_label or outputs.is_one_unit(y_pred.shape)
+    if sigmoids and outputs.from_logits and not told:
+        z = y_pred[np.isfinite(y_pred)]
+        if z.size and z.min() >= 0 and z.max() <= 1:
+            refuse(
+                "from_logits",
+                None,
+                "True or False for this model: all of its outputs lie in [0, 1], but "
+                "its last operation is not a sigmoid",
+            )
+    check_values(y_true, y_pred, outputs, weight)
 
 
 @dataclass(frozen=True)
@@ -122,7 +154,12 @@ class Samples:
 
     @classmethod
     def of(
-        cls, y_true: Any, y_pred: Any, outputs: Outputs, sample_weight: Any = None
+        cls,
+        y_true: Any,
+        y_pred: Any,
+        outputs: Outputs,
+        sample_weight: Any = None,
+        names: tuple[str, str] = NAMES,
     ) -> "Samples":
         """Builds the samples from the arguments of a functional metric.
 
@@ -134,18 +171,35 @@ class Samples:
             y_pred: predictions.
             outputs: the meaning of labels and predictions.
             sample_weight: weights that broadcast to the samples' shape, or None.
+            names: what errors call labels and predictions.
         """
-        samples = check_values(y_true, y_pred, outputs, sample_weight)
+        samples = check_values(y_true, y_pred, outputs, sample_weight, names)
+        if samples.num_given == 0:
+            shape = to_numpy(y_pred).shape
+            refuse(names[1], f"an empty array of shape {shape}", "at least one sample")
         if samples.n == 0:
-            refuse("y_pred", samples.y_pred.shape, "of at least one sample that counts")
+            allowed = "predictions of at least one sample that counts"
+            refuse(names[1], f"{samples.num_given} that do not count", allowed)
         return samples
 
     @classmethod
     def given(
-        cls, y_true: Any, y_pred: Any, sample_weight: Any = None, **outputs: Any
+        cls,
+        y_true: Any,
+        y_pred: Any,
+        sample_weight: Any = None,
+        *,
+        from_logits: bool = False,
+        multi_label: bool = False,
+        ignore_class: int | None = None,
+        axis: int = -1,
+        decision_threshold: float = 0.5,
     ) -> "Samples":
         """Builds the samples from the arguments of `Outputs`."""
-        return cls.of(y_true, y_pred, Outputs(**outputs), sample_weight)
+        outputs = Outputs(
+            from_logits, multi_label, ignore_class, axis, decision_threshold
+        )
+        return cls.of(y_true, y_pred, outputs, sample_weight)
 
     def mean_over_labels(self, function: Callable[["Samples"], Any]) -> float:
         """Returns the mean of `function(samples)` over the labels that have samples."""

@@ -15,13 +15,14 @@ Start with `TemperatureScaling`: a few hundred held-out samples suffice, and it 
 change accuracy. The other calibrators need more data the more parameters they have.
 """
 
-from keras_selcal._predictions.labelled import Labelled
+from typing import TYPE_CHECKING
+
+from keras_selcal._lazy import lazy
 from keras_selcal.calibrators.base import Calibrator
+from keras_selcal.calibrators.data import Labelled
 from keras_selcal.calibrators.dirichlet import DirichletCalibration
-from keras_selcal.calibrators.finetune import finetune
 from keras_selcal.calibrators.histogram_binning import HistogramBinning
 from keras_selcal.calibrators.isotonic import IsotonicCalibration
-from keras_selcal.calibrators.layer import CalibrationLayer
 from keras_selcal.calibrators.meta_cal import MetaAcc, MetaMis
 from keras_selcal.calibrators.structured import (
     StructuredMatrixScaling,
@@ -29,6 +30,11 @@ from keras_selcal.calibrators.structured import (
 )
 from keras_selcal.calibrators.temperature_scaling import TemperatureScaling
 from keras_selcal.calibrators.vector_scaling import VectorScaling
+
+if TYPE_CHECKING:
+    from keras_selcal.calibrators.layer import CalibrationLayer
+else:
+    __getattr__ = lazy(__name__, {"CalibrationLayer": "layer"})
 
 __all__ = [
     "CalibrationLayer",
@@ -43,5 +49,4 @@ __all__ = [
     "StructuredVectorScaling",
     "TemperatureScaling",
     "VectorScaling",
-    "finetune",
 ]

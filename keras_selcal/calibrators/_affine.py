@@ -6,15 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from keras import ops
 
-from keras_selcal._arrays import Tensor
-from keras_selcal._backend.ops import matmul
 from keras_selcal._extras import require
-from keras_selcal._predictions.labelled import Labelled
+from keras_selcal._formulas.functions import (
+    constant,
+    is_masked,
+    log_softmax,
+    matmul,
+    softmax,
+)
 from keras_selcal._validation import check_count, check_number
 from keras_selcal.calibrators._parameters import Parameters
 from keras_selcal.calibrators.base import Calibrator
+from keras_selcal.calibrators.data import Labelled
 
 _MOST_ITERATIONS = 1000
 # Relative progress at which the final fit and the fits of the folds stop.
@@ -39,12 +43,6 @@ class Penalty(NamedTuple):
     centre: Any = 0.0
 
 
-def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Returns ln softmax(z) in float64."""
-    d = logits.astype("float64") - logits.max(axis=-1, keepdims=True)
-    return np.asarray(d - np.log(np.exp(d).sum(axis=-1, keepdims=True)))
-
-
 class AffineCalibrator(Calibrator):
     """Base class: p = softmax(W x + b).
 
@@ -59,9 +57,17 @@ class AffineCalibrator(Calibrator):
         strength: float | Sequence[float] | None = None,
         *,
         seed: int = 0,
-        **kwargs: Any,
+        from_logits: bool = True,
+        multi_label: bool = False,
+        ignore_class: int | None = None,
+        axis: int = -1,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(
+            from_logits=from_logits,
+            multi_label=multi_label,
+            ignore_class=ignore_class,
+            axis=axis,
+        )
 
         def check(value: Any) -> float:
             allowed = "a number ≥ 0, several of them, or None"
@@ -126,7 +132,7 @@ class AffineCalibrator(Calibrator):
                 affine = starts[i] = self._solve(
                     fitting, scale, strength, starts[i], _FOLD_TOLERANCE
                 )
-                log_p = log_softmax(self._mapped(held_out, scale, affine))
+                log_p = log_softmax(self._mapped(held_out, scale, affine), np)
                 of_label = log_p[np.arange(len(held_out)), held_out.labels]
                 total -= float(held_out.weight @ of_label)
             if total >= least:
@@ -198,8 +204,9 @@ class AffineCalibrator(Calibrator):
         )
         return unpack(np.asarray(result.x))
 
-    def _apply(self, logits: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
-        x = self._features(logits, parameters, ops)
+    def _apply(self, logits: Any, parameters: Mapping[str, Any], xp: Any) -> Any:
+        x = self._features(logits, parameters, xp)
         W, b = parameters["W"], parameters["b"]
-        mapped = (x * W if self._diagonal else matmul(x, ops.transpose(W))) + b
-        return ops.softmax(ops.where(logits == -np.inf, -np.inf, mapped), axis=-1)
+        mapped = (x * W if self._diagonal else matmul(x, xp.transpose(W), xp)) + b
+        impossible = constant(-math.inf, mapped, xp)
+        return softmax(xp.where(is_masked(logits), impossible, mapped), xp)

@@ -3,14 +3,13 @@
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
-from keras import ops
 
-from keras_selcal._arrays import Tensor
-from keras_selcal._predictions.labelled import Labelled
-from keras_selcal.calibrators._affine import log_softmax
+from keras_selcal._formulas.functions import cast, is_masked, softmax
 from keras_selcal.calibrators.base import Calibrator
+from keras_selcal.calibrators.data import Labelled
 
 # Above every probability: pads the edges of classes that have fewer.
 _PADDING = 2.0
@@ -25,25 +24,19 @@ class OneVsRest(Calibrator):
     """
 
     @abstractmethod
-    def _curves(self, q: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
-        """Returns f_c(q_c) for probabilities (rows, k) and tables (k, m)."""
+    def _curves(self, q: Any, parameters: Mapping[str, Any], xp: Any) -> Any:
+        """Returns f_c(q_c) for probabilities (..., k) and tables (k, m).
 
-    def _apply(self, logits: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
-        q = ops.softmax(logits, axis=-1)
-        n, k = parameters["n"], q.shape[-1]
-        tables = {
-            name: ops.reshape(value, (-1, value.shape[-1]))
-            for name, value in parameters.items()
-            if name != "n"
-        }
-        # The tables of multi-label data are (labels, 2, m): one row for each curve.
-        rows = next(iter(tables.values())).shape[0]
-        f = ops.reshape(self._curves(ops.reshape(q, (-1, rows)), tables), ops.shape(q))
-        if len(n.shape) > 0:
-            n = ops.expand_dims(n, -1)
-        p = (n * f + 0.5 * (q + 1 / k)) / (n + 1)
-        p = ops.where(logits == -np.inf, 0.0, p)
-        return p / ops.sum(p, axis=-1, keepdims=True)
+        For multi-label data these are (..., labels, 2) and (labels, 2, m).
+        """
+
+    def _apply(self, logits: Any, parameters: Mapping[str, Any], xp: Any) -> Any:
+        q = softmax(logits, xp)
+        n = xp.expand_dims(parameters["n"], -1)
+        f = self._curves(q, parameters, xp)
+        p = (n * f + 0.5 * (q + 1 / int(q.shape[-1]))) / (n + 1)
+        p = xp.where(is_masked(logits), xp.zeros_like(p), p)
+        return p / xp.sum(p, axis=-1, keepdims=True)
 
 
 def class_probabilities(data: Labelled) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -52,7 +45,7 @@ def class_probabilities(data: Labelled) -> tuple[np.ndarray, np.ndarray, np.ndar
     All are (n, k). q is rounded to the float32 that the curves are applied in. A
     sample does not count for a class that cannot occur in it.
     """
-    q = np.exp(log_softmax(data.logits)).astype("float32").astype("float64")
+    q = softmax(data.logits.astype("float64"), np).astype("float32").astype("float64")
     hits = data.labels[:, None] == np.arange(data.num_classes)
     weight = np.broadcast_to(data.weight[:, None], q.shape)
     if data.masked is not None:
@@ -79,27 +72,32 @@ def stack_rows(
     )
 
 
-def take_by_class(table: Tensor, position: Tensor) -> Tensor:
-    """Returns table[c, position[..., c]] for a table (k, m) and positions (..., k)."""
-    k, m = table.shape
-    index = position + ops.arange(k, dtype="int32") * m
+def take_by_class(table: Any, position: Any, xp: Any) -> Any:
+    """Returns table[c, position[..., c]] for a table (*c, m) and positions (..., *c).
+
+    Positions are floats: TensorFlow computes with int32 on the host.
+    """
+    classes, m = table.shape[:-1], int(table.shape[-1])
+    first = m * xp.arange(math.prod(classes), dtype="int32")
+    index = cast(position, "int32", xp) + xp.reshape(first, classes)
     # As an embedding lookup: ONNX export from PyTorch supports no other `take`.
-    return ops.squeeze(ops.take(ops.reshape(table, (-1, 1)), index, axis=0), -1)
+    return xp.take(xp.reshape(table, (-1, 1)), index, axis=0)[..., 0]
 
 
-def count_below(edges: Tensor, values: Tensor) -> Tensor:
-    """Returns how many of its class's edges lie below each value.
+def count_below(edges: Any, values: Any, xp: Any) -> Any:
+    """Returns how many of its class's edges lie below each value, as floats.
 
-    A binary search in all classes at once: L steps for 2^L − 1 edges.
+    A binary search in all classes at once: L steps for 2^L − 1 edges. NaN counts as 0.
 
     Args:
-        edges: (k, 2^L − 1), each row ascending.
-        values: (..., k).
+        edges: (*c, 2^L − 1), each row ascending.
+        values: (..., *c).
+        xp: `keras.ops`, or NumPy.
     """
-    position = ops.zeros_like(values, dtype="int32")
-    step = (int(edges.shape[1]) + 1) // 2
+    position = xp.zeros_like(values)
+    step = (int(edges.shape[-1]) + 1) // 2
     while step:
-        below = take_by_class(edges, position + (step - 1)) < values
-        position = position + ops.where(below, step, 0)
+        below = take_by_class(edges, position + (step - 1.0), xp) < values
+        position = position + step * cast(below, values.dtype, xp)
         step //= 2
     return position

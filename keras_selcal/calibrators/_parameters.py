@@ -1,4 +1,4 @@
-"""Fitted parameters: as tensors, of several labels at once, and in a file."""
+"""Fitted parameters: of several labels at once, and in a file."""
 
 import io
 import json
@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from keras import ops
 
-from keras_selcal._arrays import Tensor
-from keras_selcal._formulas.functions import TINY
+from keras_selcal._formulas.functions import TINY, cast
 
 Parameters = Mapping[str, np.ndarray]
 
@@ -59,10 +57,10 @@ def stack(each: Sequence[Parameters]) -> Parameters:
     return {name: np.stack(padded(name)) for name in each[0]}
 
 
-def to_tensors(parameters: Parameters, dtype: Any) -> dict[str, Tensor]:
-    """Returns the parameters as tensors of a dtype."""
+def cast_all(parameters: Mapping[str, Any], dtype: Any, xp: Any) -> dict[str, Any]:
+    """Returns the parameters as tensors of a dtype, or as arrays."""
     return {
-        name: ops.cast(ops.convert_to_tensor(value), dtype)
+        name: cast(value if xp is np else xp.convert_to_tensor(value), dtype, xp)
         for name, value in parameters.items()
     }
 

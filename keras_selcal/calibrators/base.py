@@ -8,30 +8,29 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from zipfile import BadZipFile
 
-import keras
 import numpy as np
-from keras import ops
 
-from keras_selcal._arrays import Tensor, is_tensor
-from keras_selcal._formulas.functions import TINY
-from keras_selcal._predictions.batch import _as_float as as_float
-from keras_selcal._predictions.data import LabelledData, LabelledOutputs
-from keras_selcal._predictions.labelled import Labelled, gather, host_outputs
-from keras_selcal._predictions.models import append_layer, gives_logits
+from keras_selcal._arrays import Array, namespace, to_float_tensor, to_floats, to_numpy
+from keras_selcal._backend.installed import require_backend
+from keras_selcal._formulas.functions import TINY, at_least, constant
 from keras_selcal._predictions.outputs import Outputs
+from keras_selcal._saving import class_in_files, name_in_files
 from keras_selcal._validation import SUM_TOLERANCE, refuse
 from keras_selcal.calibrators._parameters import (
     Fitted,
     Parameters,
+    cast_all,
     read_file,
     stack,
-    to_tensors,
     write_file,
 )
-from keras_selcal.calibrators.layer import CalibrationLayer
+from keras_selcal.calibrators.data import Labelled, checked_outputs, gather
+
+if TYPE_CHECKING:
+    import keras
 
 C = TypeVar("C", bound="Calibrator")
 
@@ -47,7 +46,7 @@ class Calibrator(ABC):
 
     ```python
     calibrator.fit(logits, labels)        # or fit_model(model, dataset)
-    probabilities = calibrator(logits)    # also inside a compiled graph
+    probabilities = calibrator(logits)    # arrays, or tensors in a compiled graph
     calibrated = calibrator.wrap(model)   # a keras.Model, saved and loaded as .keras
     calibrator.save("calibrator.npz")     # Calibrator.load("calibrator.npz")
     ```
@@ -60,14 +59,17 @@ class Calibrator(ABC):
     A logit of −∞ marks a class that cannot occur in a sample; it keeps probability 0.
     NaN gives NaN.
 
-    `fit` runs in NumPy, so that every backend gets the same parameters; calling the
-    calibrator runs in `keras.ops`. A fit that fails leaves the calibrator unchanged.
+    `fit` runs in NumPy, so that every backend gets the same parameters. A call with
+    tensors of the Keras backend runs in `keras.ops` and returns a tensor; with
+    anything else it runs in NumPy, returns an array and needs no Keras. A fit that
+    fails leaves the calibrator unchanged.
     Sample weights count samples: a sample of weight 2 has the effect of two copies, and
     a sample of weight 0 has no effect.
 
     To define a calibrator, subclass and implement `_fit`, which returns the parameters
-    for `Labelled` samples, and `_apply`, which uses them. Keep each argument of the
-    constructor as an attribute of the same name, for `get_config`.
+    for `Labelled` samples, and `_apply`, which uses them with `keras.ops` and with
+    NumPy. Keep each argument of the constructor as an attribute of the same name, for
+    `get_config`.
 
     Args:
         from_logits: whether the outputs are logits. If False, they are probabilities,
@@ -103,16 +105,21 @@ class Calibrator(ABC):
         """Returns the parameters for samples with hard labels."""
 
     @abstractmethod
-    def _apply(self, logits: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
+    def _apply(self, logits: Any, parameters: Mapping[str, Any], xp: Any) -> Any:
         """Returns probabilities (..., k) for logits (..., k).
 
         For multi-label data, logits are (..., labels, 2), and every parameter has the
         labels in its first axis.
+
+        Args:
+            logits: tensors, or arrays.
+            parameters: the fitted parameters, of the same kind.
+            xp: `keras.ops`, or NumPy.
         """
 
-    def _accepts(self, logits: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
+    def _accepts(self, logits: Any, parameters: Mapping[str, Any], xp: Any) -> Any:
         """Returns which samples are accepted, (...)."""
-        return ops.ones_like(logits[..., 0], dtype="bool")
+        return xp.ones_like(logits[..., 0], dtype="bool")
 
     @property
     def from_logits(self) -> bool:
@@ -160,11 +167,13 @@ class Calibrator(ABC):
         """
         return self._fit_as(self.outputs, logits, labels, sample_weight)
 
-    def fitted_copy(self: C, found: LabelledOutputs, outputs: Outputs) -> C:
+    def fitted_copy(
+        self: C, y_pred: Any, labels: Any, sample_weight: Any, outputs: Outputs
+    ) -> C:
         """Returns a copy that is fitted to a model's outputs. `outputs` describes them
         and replaces the calibrator's own options.
         """
-        return copy.copy(self)._fit_as(outputs, *found)
+        return copy.copy(self)._fit_as(outputs, y_pred, labels, sample_weight)
 
     def _fit_as(
         self: C, outputs: Outputs, logits: Any, labels: Any, sample_weight: Any
@@ -196,8 +205,7 @@ class Calibrator(ABC):
         """Warns if calibration lowers the accuracy on the fitting data itself."""
         n = data.total
         data = data[:: -(-data.logits.size // _MOST_COMPARED)]
-        logits = as_float(data.logits)
-        p = ops.convert_to_numpy(self._apply(logits, to_tensors(found, logits.dtype)))
+        p = self._apply(data.logits, cast_all(found, data.logits.dtype, np), np)
         before, after = (x.argmax(axis=-1) == data.labels for x in (data.logits, p))
         lost = float(data.weight @ (before & ~after) - data.weight @ (after & ~before))
         changed = float(data.weight @ (before != after))
@@ -213,7 +221,7 @@ class Calibrator(ABC):
 
     def fit_model(
         self: C,
-        model: keras.Model,
+        model: "keras.Model",
         x: Any,
         y: Any = None,
         *,
@@ -241,44 +249,57 @@ class Calibrator(ABC):
             batch_size: used if `x` is arrays.
             verbose: whether a progress bar is shown, as in `keras.Model.predict`.
         """
+        require_backend()
+        from keras_selcal._predictions.data import LabelledData
+
         data = LabelledData(x, y, sample_weight, batch_size=batch_size)
         found = data.predict(model, verbose=verbose, axis=self.outputs.axis)
         return self._fit_as(self.outputs_of(model, from_logits), *found)
 
-    def outputs_of(self, model: keras.Model, from_logits: bool | None) -> Outputs:
+    def outputs_of(self, model: "keras.Model", from_logits: bool | None) -> Outputs:
         """Returns what a model's outputs mean, with `from_logits` as in `fit_model`."""
+        from keras_selcal._predictions.models import gives_logits
+
         if from_logits is None and not self.outputs.from_logits:
             from_logits = False
         return replace(self.outputs, from_logits=gives_logits(model, from_logits))
 
-    def __call__(self, logits: Any) -> Tensor:
+    def __call__(self, logits: Any) -> Any:
         """Returns calibrated probabilities, in the shape of the outputs.
 
         Args:
             logits: the classifier's outputs, (..., k), (..., 1) or (n,), of the kind
-                that the calibrator was fitted to.
+                that the calibrator was fitted to. A tensor of the Keras backend gives
+                a tensor, anything else a NumPy array.
         """
-        columns, parameters = self._prepare(logits)
+        xp = namespace(logits)
+        # NaN and −∞ are allowed, and need no warnings of NumPy.
+        with np.errstate(all="ignore"):
+            p = self._apply(*self._prepare(logits, xp), xp)
         shape = tuple(logits.shape) if hasattr(logits, "shape") else np.shape(logits)
-        return self.outputs.restored(self._apply(columns, parameters), ops, shape)
+        return self.outputs.restored(p, xp, shape)
 
-    def predict_proba(self, logits: Any) -> np.ndarray:
+    def predict_proba(self, logits: Any) -> Array:
         """Returns calibrated probabilities as a NumPy array; see `__call__`."""
-        return np.asarray(ops.convert_to_numpy(self(logits)))
+        return to_numpy(self(logits))
 
-    def accepts(self, logits: Any) -> Tensor:
+    def accepts(self, logits: Any) -> Any:
         """Returns which samples the calibrator accepts, a mask (...).
 
         Only `MetaAcc` and `MetaMis` reject samples; the others accept all.
         """
-        return self._accepts(*self._prepare(logits))
+        xp = namespace(logits)
+        with np.errstate(all="ignore"):
+            return self._accepts(*self._prepare(logits, xp), xp)
 
-    def _prepare(self, logits: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    def _prepare(self, logits: Any, xp: Any) -> tuple[Any, dict[str, Any]]:
         parameters = self.parameters
-        if not is_tensor(logits):
-            logits = host_outputs(self.outputs, logits, self.from_logits)
-        columns = self._columns(as_float(logits), self.from_logits)
-        return columns, to_tensors(parameters, columns.dtype)
+        if xp is np:
+            array = checked_outputs(self.outputs, logits, self.from_logits)
+            columns = self._columns(to_floats(array), self.from_logits, np)
+        else:
+            columns = self._columns(to_float_tensor(logits), self.from_logits, xp)
+        return columns, cast_all(parameters, columns.dtype, xp)
 
     def _check_shape(self, shape: Sequence[int | None]) -> None:
         assert self._fitted is not None
@@ -291,21 +312,22 @@ class Calibrator(ABC):
         what = "labels" if self.multi_label else "classes"
         refuse("logits", tuple(shape), f"of {k} {what}, as in the fitting data")
 
-    def _columns(self, x: Tensor, from_logits: bool) -> Tensor:
+    def _columns(self, x: Any, from_logits: bool, xp: Any) -> Any:
         """Returns outputs as logits (..., k), or (..., labels, 2) if multi-label."""
         assert self._fitted is not None
         self._check_shape(x.shape)
-        x = self.outputs.columns(x, from_logits, ops)
+        x = self.outputs.columns(x, from_logits, xp)
         if from_logits:
             return x
         # Rows that are not distributions become NaN instead of a plausible result.
-        sums = ops.sum(ops.abs(x), axis=-1, keepdims=True)
-        x = ops.where(ops.abs(sums - 1.0) <= SUM_TOLERANCE, x, math.nan)
-        return ops.log(ops.maximum(x, self._fitted.floor))
+        sums = xp.sum(xp.abs(x), axis=-1, keepdims=True)
+        valid = xp.abs(sums - 1.0) <= SUM_TOLERANCE
+        x = xp.where(valid, x, constant(math.nan, x, xp))
+        return xp.log(at_least(x, self._fitted.floor, xp))
 
     def wrap(
-        self, model: keras.Model, *, from_logits: bool | None = None
-    ) -> keras.Model:
+        self, model: "keras.Model", *, from_logits: bool | None = None
+    ) -> "keras.Model":
         """Returns a model with the same inputs that returns calibrated probabilities.
 
         It shares the weights of `model`, can be saved and loaded as .keras on any
@@ -315,6 +337,10 @@ class Calibrator(ABC):
             model: a functional model, or a built Sequential one.
             from_logits: as in `fit_model`.
         """
+        require_backend()
+        from keras_selcal._predictions.models import append_layer
+        from keras_selcal.calibrators.layer import CalibrationLayer
+
         outputs = self.outputs_of(model, from_logits)
         if from_logits is None and outputs.from_logits and not self.from_logits:
             warnings.warn(
@@ -334,7 +360,7 @@ class Calibrator(ABC):
             path: path of the file; no extension is added.
         """
         record = {
-            "class": keras.saving.get_registered_name(type(self)),
+            "class": name_in_files(type(self)),
             "config": self.get_config(),
             "fitted": asdict(self._fitted) if self._fitted else None,
         }
@@ -350,7 +376,7 @@ class Calibrator(ABC):
         allowed = "a file saved by `Calibrator.save`"
         try:
             record, parameters = read_file(path)
-            made = keras.saving.get_registered_object(record["class"])
+            made = class_in_files(record["class"])
             fitted = Fitted(**record["fitted"])
         except (EOFError, KeyError, TypeError, ValueError, BadZipFile):
             refuse("path", str(path), allowed)

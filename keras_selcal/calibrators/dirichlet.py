@@ -5,14 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from keras import ops
 
-from keras_selcal._arrays import Tensor
-from keras_selcal._predictions.labelled import Labelled
+from keras_selcal._formulas.functions import constant, is_masked, log_softmax
 from keras_selcal._saving import serializable
 from keras_selcal._validation import check_choice, check_number, refuse
-from keras_selcal.calibrators._affine import AffineCalibrator, Penalty, log_softmax
+from keras_selcal.calibrators._affine import AffineCalibrator, Penalty
 from keras_selcal.calibrators._parameters import Parameters
+from keras_selcal.calibrators.data import Labelled
 
 # `fit` takes minutes if n·k² is above this, and warns.
 _MOST_PRODUCTS = 5e8
@@ -44,7 +43,10 @@ class DirichletCalibration(AffineCalibrator):
             powers of ten that did best on networks for CIFAR-10 and CIFAR-100.
         bias_strength: μ ≥ 0. Defaults to λ.
         seed: seed of the folds.
-        **kwargs: `from_logits`, `ignore_class` and `axis`; see `Calibrator`.
+        from_logits: whether the outputs are logits; see `Calibrator`.
+        multi_label: False: W mixes the classes of one distribution.
+        ignore_class: samples with this label are left out of the fit.
+        axis: axis of the classes: -1, or 1 for channels first.
 
     Attributes:
         strength_: the λ that was used, once fitted.
@@ -72,9 +74,19 @@ class DirichletCalibration(AffineCalibrator):
         strength: float | Sequence[float] | None = None,
         bias_strength: float | None = None,
         seed: int = 0,
-        **kwargs: Any,
+        from_logits: bool = True,
+        multi_label: bool = False,
+        ignore_class: int | None = None,
+        axis: int = -1,
     ) -> None:
-        super().__init__(strength, seed=seed, **kwargs)
+        super().__init__(
+            strength,
+            seed=seed,
+            from_logits=from_logits,
+            multi_label=multi_label,
+            ignore_class=ignore_class,
+            axis=axis,
+        )
         self.penalty = check_choice("penalty", penalty, ("odir", "l2"))
         self.bias_strength = bias_strength
         if bias_strength is not None:
@@ -87,7 +99,7 @@ class DirichletCalibration(AffineCalibrator):
         return float(k) if self.penalty == "odir" else k / 10
 
     def _features(self, logits: Any, scale: Mapping[str, Any], xp: Any) -> Any:
-        return log_softmax(logits) if xp is np else ops.log_softmax(logits, axis=-1)
+        return log_softmax(logits, xp)
 
     def _penalty(self, strength: float, k: int, scale: Parameters) -> Penalty:
         if self.penalty == "odir":
@@ -111,7 +123,7 @@ class DirichletCalibration(AffineCalibrator):
             )
         return super()._fit(data)
 
-    def _apply(self, logits: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
-        masked = ops.any(logits == -np.inf, axis=-1, keepdims=True)
-        logits = ops.where(masked, np.nan, logits)
-        return super()._apply(logits, parameters)
+    def _apply(self, logits: Any, parameters: Mapping[str, Any], xp: Any) -> Any:
+        masked = xp.any(is_masked(logits), axis=-1, keepdims=True)
+        logits = xp.where(masked, constant(np.nan, logits, xp), logits)
+        return super()._apply(logits, parameters, xp)

@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._arrays import Tensor
-from keras_selcal._predictions.labelled import Labelled
 from keras_selcal._saving import serializable
 from keras_selcal._validation import check_choice, check_count
 from keras_selcal.calibrators._one_vs_rest import (
@@ -17,6 +15,7 @@ from keras_selcal.calibrators._one_vs_rest import (
     take_by_class,
 )
 from keras_selcal.calibrators._parameters import Parameters
+from keras_selcal.calibrators.data import Labelled
 
 _ROUNDING = 1e-6
 
@@ -46,8 +45,10 @@ class HistogramBinning(OneVsRest):
     Args:
         num_bins: M, the number of bins for each class.
         binning: `"uniform"`: equal widths. `"adaptive"`: equal masses.
-        **kwargs: `from_logits`, `multi_label`, `ignore_class` and `axis`; see
-            `Calibrator`.
+        from_logits: whether the outputs are logits; see `Calibrator`.
+        multi_label: whether the outputs are independent sigmoids; see `Calibrator`.
+        ignore_class: samples with this label are left out of the fit.
+        axis: axis of the classes: -1, or 1 for channels first.
 
     Example:
     >>> import numpy as np
@@ -63,9 +64,21 @@ class HistogramBinning(OneVsRest):
     """
 
     def __init__(
-        self, num_bins: int = 15, *, binning: str = "uniform", **kwargs: Any
+        self,
+        num_bins: int = 15,
+        *,
+        binning: str = "uniform",
+        from_logits: bool = True,
+        multi_label: bool = False,
+        ignore_class: int | None = None,
+        axis: int = -1,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(
+            from_logits=from_logits,
+            multi_label=multi_label,
+            ignore_class=ignore_class,
+            axis=axis,
+        )
         self.num_bins = check_count("num_bins", num_bins)
         self.binning = check_choice("binning", binning, ("uniform", "adaptive"))
 
@@ -94,10 +107,10 @@ class HistogramBinning(OneVsRest):
             "n": np.asarray(data.total),
         }
 
-    def _curves(self, q: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
-        bins = count_below(parameters["edges"], q)
-        h = take_by_class(parameters["hits"], bins)
-        m = take_by_class(parameters["count"], bins)
+    def _curves(self, q: Any, parameters: Mapping[str, Any], xp: Any) -> Any:
+        bins = count_below(parameters["edges"], q, xp)
+        h = take_by_class(parameters["hits"], bins, xp)
+        m = take_by_class(parameters["count"], bins, xp)
         return (h + q) / (m + 1)
 
 

@@ -1,14 +1,12 @@
 """Isotonic calibration: a rising curve for each class."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
-from keras import ops
 
-from keras_selcal._arrays import Tensor
 from keras_selcal._extras import require
-from keras_selcal._formulas.functions import TINY
-from keras_selcal._predictions.labelled import Labelled
+from keras_selcal._formulas.functions import TINY, at_least, at_most, clip
 from keras_selcal._saving import serializable
 from keras_selcal.calibrators._one_vs_rest import (
     OneVsRest,
@@ -19,6 +17,7 @@ from keras_selcal.calibrators._one_vs_rest import (
     take_by_class,
 )
 from keras_selcal.calibrators._parameters import Parameters
+from keras_selcal.calibrators.data import Labelled
 
 
 @serializable
@@ -42,8 +41,10 @@ class IsotonicCalibration(OneVsRest):
     isotonic calibration is f_c renormalised, with probabilities of 0.
 
     Args:
-        **kwargs: `from_logits`, `multi_label`, `ignore_class` and `axis`; see
-            `Calibrator`.
+        from_logits: whether the outputs are logits; see `Calibrator`.
+        multi_label: whether the outputs are independent sigmoids; see `Calibrator`.
+        ignore_class: samples with this label are left out of the fit.
+        axis: axis of the classes: -1, or 1 for channels first.
 
     Example:
     >>> import numpy as np
@@ -81,12 +82,12 @@ class IsotonicCalibration(OneVsRest):
             "n": np.asarray(data.total),
         }
 
-    def _curves(self, q: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
+    def _curves(self, q: Any, parameters: Mapping[str, Any], xp: Any) -> Any:
         knots, values = parameters["knots"], parameters["values"]
-        right = count_below(knots, q)
-        left = ops.maximum(right - 1, 0)
-        right = ops.minimum(right, knots.shape[1] - 1)
-        x0, x1 = take_by_class(knots, left), take_by_class(knots, right)
-        y0, y1 = take_by_class(values, left), take_by_class(values, right)
-        share = ops.clip((q - x0) / ops.maximum(x1 - x0, TINY), 0.0, 1.0)
-        return y0 + (y1 - y0) * share
+        right = count_below(knots, q, xp)
+        left = at_least(right - 1.0, 0.0, xp)
+        right = at_most(right, knots.shape[-1] - 1.0, xp)
+        x0, x1 = (take_by_class(knots, end, xp) for end in (left, right))
+        y0, y1 = (take_by_class(values, end, xp) for end in (left, right))
+        share = (q - x0) / at_least(x1 - x0, TINY, xp)
+        return y0 + (y1 - y0) * clip(share, 0.0, 1.0, xp)

@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_selcal._arrays import Tensor
 from keras_selcal._saving import serializable
-from keras_selcal.calibrators._parameters import Fitted, to_tensors
+from keras_selcal.calibrators._parameters import Fitted, cast_all
 
 
 @serializable
@@ -66,17 +66,17 @@ class CalibrationLayer(keras.layers.Layer):
         return self._calibrator._with_parameters(parameters, self._calibrator._fitted)
 
     def call(self, inputs: Tensor) -> Tensor:
-        p = self._calibrator._apply(*self._prepare(inputs))
+        p = self._calibrator._apply(*self._prepare(inputs), ops)
         return self._calibrator.outputs.restored(p, ops, tuple(inputs.shape))
 
     def accepts(self, inputs: Tensor) -> Tensor:
         """Returns which samples the calibrator accepts, a mask (...)."""
-        return self._calibrator._accepts(*self._prepare(inputs))
+        return self._calibrator._accepts(*self._prepare(inputs), ops)
 
     def _prepare(self, inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         inputs = ops.cast(inputs, self.compute_dtype)
-        columns = self._calibrator._columns(inputs, self.from_logits)
-        return columns, to_tensors(self._parameter_weights, columns.dtype)
+        columns = self._calibrator._columns(inputs, self.from_logits, ops)
+        return columns, cast_all(self._parameter_weights, columns.dtype, ops)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         self._calibrator._check_shape(input_shape)

@@ -6,18 +6,21 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from keras import ops
 
-from keras_selcal._arrays import Tensor
 from keras_selcal._extras import require
-from keras_selcal._predictions.batch import _as_float as as_float
-from keras_selcal._predictions.labelled import Labelled, gather
-from keras_selcal._predictions.temperature import nll_temperature
+from keras_selcal._formulas.functions import (
+    cast,
+    constant,
+    is_masked,
+    log_softmax,
+    softmax,
+)
 from keras_selcal._saving import serializable
 from keras_selcal._validation import check_count, check_number, refuse
-from keras_selcal.calibrators._affine import log_softmax
-from keras_selcal.calibrators._parameters import Parameters, to_tensors
+from keras_selcal.calibrators._parameters import Parameters, cast_all
 from keras_selcal.calibrators.base import Calibrator
+from keras_selcal.calibrators.data import Labelled, gather
+from keras_selcal.calibrators.temperature_scaling import nll_temperature
 
 # The authors' choices.
 _BAG_SHARE = 10
@@ -27,9 +30,10 @@ _NUM_BINS = 20
 _ERRORS_IN_BAG = 10
 
 
-def _entropy(logits: np.ndarray) -> np.ndarray:
-    log_p = log_softmax(logits)
-    return np.asarray(-(np.exp(log_p) * np.maximum(log_p, -1e30)).sum(axis=-1))
+def _entropy(logits: Any, xp: Any) -> Any:
+    """Returns H = −Σ p ln p of softmax(z), (...); a masked class adds 0."""
+    log_p = log_softmax(logits, xp)
+    return -xp.sum(xp.exp(log_p) * log_p, axis=-1)
 
 
 class Bag(NamedTuple):
@@ -79,8 +83,21 @@ class MetaCalibrator(Calibrator):
     _single_label_because = "a sample is accepted or rejected as a whole"
     _may_reorder = False
 
-    def __init__(self, seed: int = 0, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        from_logits: bool = True,
+        multi_label: bool = False,
+        ignore_class: int | None = None,
+        axis: int = -1,
+    ) -> None:
+        super().__init__(
+            from_logits=from_logits,
+            multi_label=multi_label,
+            ignore_class=ignore_class,
+            axis=axis,
+        )
         self.seed = check_count("seed", seed, least=0)
 
     @property
@@ -100,7 +117,7 @@ class MetaCalibrator(Calibrator):
         """Returns the bag and h."""
 
     def _fit(self, data: Labelled) -> Parameters:
-        entropy = _entropy(data.logits)
+        entropy = _entropy(data.logits.astype("float64"), np)
         correct = data.logits.argmax(axis=-1) == data.labels
         bag, h = self._bag_and_threshold(data, entropy, correct)
         rest = data.weight.copy()
@@ -114,22 +131,18 @@ class MetaCalibrator(Calibrator):
         T = nll_temperature(replace(data, weight=rest)[below])
         return {"temperature": np.asarray(T), "threshold": np.asarray(h)}
 
-    def _entropy(self, logits: Tensor) -> Tensor:
-        log_p = ops.log_softmax(logits, axis=-1)
-        product = ops.where(logits == -np.inf, 0.0, ops.exp(log_p) * log_p)
-        return -ops.sum(product, axis=-1)
+    def _accepts(self, logits: Any, parameters: Mapping[str, Any], xp: Any) -> Any:
+        return _entropy(logits, xp) < parameters["threshold"]
 
-    def _accepts(self, logits: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
-        return self._entropy(logits) < parameters["threshold"]
-
-    def _apply(self, logits: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
-        entropy = ops.expand_dims(self._entropy(logits), -1)
-        scaled = ops.softmax(logits / parameters["temperature"], axis=-1)
+    def _apply(self, logits: Any, parameters: Mapping[str, Any], xp: Any) -> Any:
+        h = parameters["threshold"]
+        entropy = xp.expand_dims(_entropy(logits, xp), -1)
+        scaled = softmax(logits / parameters["temperature"], xp)
         # Uniform over the classes that can occur; NaN where the logits hold NaN.
-        possible = ops.cast(logits > -np.inf, logits.dtype)
-        uniform = possible / ops.sum(possible, axis=-1, keepdims=True)
-        uniform = ops.where(entropy >= parameters["threshold"], uniform, np.nan)
-        return ops.where(entropy < parameters["threshold"], scaled, uniform)
+        possible = 1.0 - cast(is_masked(logits), logits.dtype, xp)
+        uniform = possible / xp.sum(possible, axis=-1, keepdims=True)
+        uniform = xp.where(entropy >= h, uniform, constant(np.nan, uniform, xp))
+        return xp.where(entropy < h, scaled, uniform)
 
     def evaluate(
         self, logits: Any, labels: Any, *, sample_weight: Any = None
@@ -150,9 +163,8 @@ class MetaCalibrator(Calibrator):
             share of no samples is NaN.
         """
         (data,), _ = gather(self.outputs, logits, labels, sample_weight)
-        z = as_float(data.logits)
-        accepted = self._accepts(z, to_tensors(self.parameters, z.dtype))
-        accepted = ops.convert_to_numpy(accepted)
+        z = data.logits
+        accepted = self._accepts(z, cast_all(self.parameters, z.dtype, np), np)
         correct = data.logits.argmax(axis=-1) == data.labels
 
         def share(of: np.ndarray, among: np.ndarray) -> float:
@@ -189,7 +201,10 @@ class MetaMis(MetaCalibrator):
     Args:
         miscoverage: α in (0, 1).
         seed: seed of the bag.
-        **kwargs: `from_logits`, `ignore_class` and `axis`; see `Calibrator`.
+        from_logits: whether the outputs are logits; see `Calibrator`.
+        multi_label: False: a sample is accepted or rejected as a whole.
+        ignore_class: samples with this label are left out of the fit.
+        axis: axis of the classes: -1, or 1 for channels first.
 
     Attributes:
         temperature: T, once fitted.
@@ -210,9 +225,22 @@ class MetaMis(MetaCalibrator):
     """
 
     def __init__(
-        self, miscoverage: float = 0.05, *, seed: int = 0, **kwargs: Any
+        self,
+        miscoverage: float = 0.05,
+        *,
+        seed: int = 0,
+        from_logits: bool = True,
+        multi_label: bool = False,
+        ignore_class: int | None = None,
+        axis: int = -1,
     ) -> None:
-        super().__init__(seed, **kwargs)
+        super().__init__(
+            seed,
+            from_logits=from_logits,
+            multi_label=multi_label,
+            ignore_class=ignore_class,
+            axis=axis,
+        )
         self.miscoverage = check_number(
             "miscoverage", miscoverage, "a number in (0, 1)", above=0, below=1
         )
@@ -256,7 +284,10 @@ class MetaAcc(MetaCalibrator):
             exceeds it without rejecting anything, `fit` raises an error that states
             the possible range.
         seed: seed of the bag.
-        **kwargs: `from_logits`, `ignore_class` and `axis`; see `Calibrator`.
+        from_logits: whether the outputs are logits; see `Calibrator`.
+        multi_label: False: a sample is accepted or rejected as a whole.
+        ignore_class: samples with this label are left out of the fit.
+        axis: axis of the classes: -1, or 1 for channels first.
 
     Attributes:
         temperature: T, once fitted.
@@ -276,8 +307,23 @@ class MetaAcc(MetaCalibrator):
       Ranking](https://arxiv.org/abs/2105.04290)
     """
 
-    def __init__(self, accuracy: float, *, seed: int = 0, **kwargs: Any) -> None:
-        super().__init__(seed, **kwargs)
+    def __init__(
+        self,
+        accuracy: float,
+        *,
+        seed: int = 0,
+        from_logits: bool = True,
+        multi_label: bool = False,
+        ignore_class: int | None = None,
+        axis: int = -1,
+    ) -> None:
+        super().__init__(
+            seed,
+            from_logits=from_logits,
+            multi_label=multi_label,
+            ignore_class=ignore_class,
+            axis=axis,
+        )
         self.accuracy = check_number(
             "accuracy", accuracy, "a number in (0, 1]", above=0, most=1
         )

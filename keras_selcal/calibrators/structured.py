@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from keras import ops
 
-from keras_selcal._predictions.labelled import Labelled
-from keras_selcal._predictions.temperature import nll_temperature
+from keras_selcal._formulas.functions import softmax
 from keras_selcal._saving import serializable
-from keras_selcal.calibrators._affine import AffineCalibrator, Penalty, log_softmax
+from keras_selcal.calibrators._affine import AffineCalibrator, Penalty
 from keras_selcal.calibrators._parameters import Parameters
+from keras_selcal.calibrators.data import Labelled
+from keras_selcal.calibrators.temperature_scaling import nll_temperature
 
 
 class _Structured(AffineCalibrator):
@@ -25,7 +25,7 @@ class _Structured(AffineCalibrator):
 
     def _features(self, logits: Any, scale: Mapping[str, Any], xp: Any) -> Any:
         T, n = (xp.expand_dims(scale[name], -1) for name in ("temperature", "n"))
-        p = np.exp(log_softmax(logits / T)) if xp is np else ops.softmax(logits / T)
+        p = softmax(logits / T, xp)
         return xp.log((n * p + 1 / logits.shape[-1]) / (n + 1))
 
 
@@ -48,8 +48,10 @@ class StructuredVectorScaling(_Structured):
         strength: λ ≥ 0. Defaults to 1, the authors' value. If several values are given,
             3-fold cross-validation chooses one, as in `VectorScaling`.
         seed: seed of the folds.
-        **kwargs: `from_logits`, `multi_label`, `ignore_class` and `axis`; see
-            `Calibrator`.
+        from_logits: whether the outputs are logits; see `Calibrator`.
+        multi_label: whether the outputs are independent sigmoids; see `Calibrator`.
+        ignore_class: samples with this label are left out of the fit.
+        axis: axis of the classes: -1, or 1 for channels first.
 
     Attributes:
         strength_: the λ that was used, once fitted.

@@ -1,26 +1,118 @@
 """Temperature scaling: one number that divides the logits."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from keras import ops
 
-from keras_selcal._arrays import Tensor
-from keras_selcal._predictions.labelled import Labelled
-from keras_selcal._predictions.temperature import (
-    below_top_of,
-    nll_temperature,
-    small_blocks,
-)
+from keras_selcal._formulas.functions import softmax
 from keras_selcal._saving import serializable
 from keras_selcal._validation import check_choice
 from keras_selcal.calibrators._parameters import Parameters
 from keras_selcal.calibrators.base import Calibrator
+from keras_selcal.calibrators.data import Labelled
+
+# Bounds of T. The optimum is T = 0 for data that a classifier separates, and T = ∞ for
+# data on which it is worse than chance.
+LEAST_TEMPERATURE, MOST_TEMPERATURE = 1e-3, 1e3
+# The value of z − max z for a logit of −∞: its exponential is 0 at every T.
+_MASKED = -1e30
+# Elements processed at a time, which fit in the processor's cache.
+_BLOCK = 1 << 16
+# Newton's method needs 3 to 7 passes; bisection alone would end within 60.
+_MOST_PASSES = 60
+_LAST_STEP = 1e-4
 
 # The grid of the ECE objective, by Mukhoti et al.
 TEMPERATURE_GRID = np.arange(1, 101) / 10
 _ECE_BINS = 15
+
+
+def _blocks(n: int, k: int) -> Iterator[slice]:
+    """Returns slices of the rows of an (n, k) array that fit in the cache."""
+    rows = max(1, _BLOCK // k)
+    return (slice(start, start + rows) for start in range(0, n, rows))
+
+
+def _below_top(logits: np.ndarray) -> np.ndarray:
+    """Returns d = z − max z ≤ 0, (n, k), finite where z = −∞."""
+    d = logits - logits.max(axis=-1, keepdims=True)
+    return np.maximum(d, _MASKED, out=d)
+
+
+def _nll_derivatives(
+    below_top: np.ndarray, d_y: float, weight: np.ndarray, beta: float
+) -> tuple[float, float, float]:
+    """Returns Σ w NLL and its first two derivatives in β = 1/T.
+
+    With d = z − max z ≤ 0 and the expectation under softmax(β d):
+    NLL = ln Σ e^(β d) − β d_y, NLL′ = E[d] − d_y, NLL″ = Var[d].
+
+    Args:
+        below_top: d, (n, k).
+        d_y: Σ w d_y.
+        weight: w, (n,).
+        beta: β.
+    """
+    n, k = below_top.shape
+    log_sum, first, second = 0.0, 0.0, 0.0
+    ones = np.ones(k, below_top.dtype)
+    for rows in _blocks(n, k):
+        d, w = below_top[rows], weight[rows]
+        share = np.exp(d * below_top.dtype.type(beta))
+        total = share @ ones
+        share *= d
+        mean = share @ ones / total
+        square = np.einsum("ij,ij->i", share, d) / total
+        log_sum += float(w @ np.log(total))
+        first += float(w @ mean)
+        second += float(w @ (square - mean * mean))
+    return log_sum - beta * d_y, first - d_y, second
+
+
+def nll_temperature(data: Labelled) -> float:
+    """Returns the T in [0.001, 1000] that minimises the NLL of softmax(z/T).
+
+    The NLL is convex in β = 1/T, so that its derivative has one root. Newton's method
+    in ln β starts from T = 1. The signs of the derivative bracket the root, and a step
+    out of the bracket is replaced by a step to its middle.
+    """
+    d, weight = _below_top(data.logits), data.weight
+    of_label = d[np.arange(len(data)), data.labels]
+    d_y = float(weight @ of_label)
+    low, high = -math.log(MOST_TEMPERATURE), -math.log(LEAST_TEMPERATURE)
+    if d.any() and not of_label.any():
+        return LEAST_TEMPERATURE  # separated: the NLL falls to 0 with T
+    possible = d > _MASKED if data.masked is not None else True
+    mean = d.mean(axis=-1, dtype="float64", where=possible)
+    if weight @ mean > d_y:
+        return MOST_TEMPERATURE  # worse than chance: the NLL rises from β = 0 on
+    log_beta = 0.0
+    for _ in range(_MOST_PASSES):
+        beta = math.exp(log_beta)
+        nll, slope, curvature = _nll_derivatives(d, d_y, weight, beta)
+        if log_beta == 0:
+            nll_at_one = nll
+        if slope > 0:
+            high = log_beta
+        else:
+            low = log_beta
+        # In ln β the derivatives are β NLL′ and β NLL′ + β² NLL″. If the latter is not
+        # positive, the step is Newton's for the root of NLL′ instead.
+        steepness = slope + beta * curvature
+        if steepness <= 0:
+            steepness = beta * curvature
+        step = -slope / steepness if steepness > 0 else math.copysign(math.inf, -slope)
+        if slope == 0:
+            return math.exp(-log_beta)
+        if abs(step) < _LAST_STEP:
+            # The remaining error is of the order of the square of this step.
+            return math.exp(-log_beta - step)
+        if not low < log_beta + step < high:
+            step = (low + high) / 2 - log_beta
+        log_beta += step
+    return math.exp(-log_beta) if nll <= nll_at_one else 1.0
 
 
 def _top_probabilities(below_top: np.ndarray) -> np.ndarray:
@@ -51,13 +143,13 @@ def grid_temperature(data: Labelled) -> float:
     correct does not depend on T.
     """
     n, k = data.logits.shape
-    d = below_top_of(data.logits)
+    d = _below_top(data.logits)
     correct = data.logits.argmax(axis=-1) == data.labels
     count = len(TEMPERATURE_GRID)
     # Bins are (a, b]: p > 0 lies in number ⌈15 p⌉ − 1 of its temperature's.
     first = np.arange(count)[:, None] * _ECE_BINS - 1
     gaps = np.zeros(count * _ECE_BINS)
-    for rows in small_blocks(n, k):
+    for rows in _blocks(n, k):
         p = _top_probabilities(d[rows])
         bins = np.ceil(p * _ECE_BINS).astype("int64") + first
         gap = (p - correct[rows]) * data.weight[rows]
@@ -89,8 +181,10 @@ class TemperatureScaling(Calibrator):
             ECE over the grid 0.1, 0.2, …, 10 of Mukhoti et al.; of equal values, the
             T nearest to 1. The ECE is not continuous in T, and needs more data than
             the NLL for the same precision.
-        **kwargs: `from_logits`, `multi_label`, `ignore_class` and `axis`; see
-            `Calibrator`.
+        from_logits: whether the outputs are logits; see `Calibrator`.
+        multi_label: whether the outputs are independent sigmoids; see `Calibrator`.
+        ignore_class: samples with this label are left out of the fit.
+        axis: axis of the classes: -1, or 1 for channels first.
 
     Attributes:
         temperature: T, once fitted; an array for multi-label data.
@@ -114,8 +208,21 @@ class TemperatureScaling(Calibrator):
 
     _may_reorder = False
 
-    def __init__(self, objective: str = "nll", **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(
+        self,
+        objective: str = "nll",
+        *,
+        from_logits: bool = True,
+        multi_label: bool = False,
+        ignore_class: int | None = None,
+        axis: int = -1,
+    ) -> None:
+        super().__init__(
+            from_logits=from_logits,
+            multi_label=multi_label,
+            ignore_class=ignore_class,
+            axis=axis,
+        )
         self.objective = check_choice("objective", objective, ("nll", "ece"))
 
     @property
@@ -126,6 +233,6 @@ class TemperatureScaling(Calibrator):
         solve = nll_temperature if self.objective == "nll" else grid_temperature
         return {"temperature": np.asarray(1.0 if data.one_class else solve(data))}
 
-    def _apply(self, logits: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
-        T = ops.expand_dims(parameters["temperature"], -1)
-        return ops.softmax(logits / T, axis=-1)
+    def _apply(self, logits: Any, parameters: Mapping[str, Any], xp: Any) -> Any:
+        T = xp.expand_dims(parameters["temperature"], -1)
+        return softmax(logits / T, xp)

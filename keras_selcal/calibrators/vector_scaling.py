@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._predictions.labelled import Labelled
-from keras_selcal._predictions.temperature import nll_temperature
+from keras_selcal._formulas.functions import is_masked
 from keras_selcal._saving import serializable
 from keras_selcal.calibrators._affine import Affine, AffineCalibrator, Penalty
 from keras_selcal.calibrators._parameters import Parameters
+from keras_selcal.calibrators.data import Labelled
+from keras_selcal.calibrators.temperature_scaling import nll_temperature
 
 # From almost temperature scaling to almost no penalty.
 _STRENGTHS = (100.0, 10.0, 1.0, 0.1, 0.01, 0.001, 0.0001)
@@ -39,8 +40,10 @@ class VectorScaling(AffineCalibrator):
             before the held-out negative log-likelihood rises. Defaults to the values
             100, 10, 1, …, 0.0001.
         seed: seed of the folds.
-        **kwargs: `from_logits`, `multi_label`, `ignore_class` and `axis`; see
-            `Calibrator`.
+        from_logits: whether the outputs are logits; see `Calibrator`.
+        multi_label: whether the outputs are independent sigmoids; see `Calibrator`.
+        ignore_class: samples with this label are left out of the fit.
+        axis: axis of the classes: -1, or 1 for channels first.
 
     Attributes:
         strength_: the λ that was used, once fitted.
@@ -69,7 +72,7 @@ class VectorScaling(AffineCalibrator):
         return {"temperature": np.asarray(T)}
 
     def _features(self, logits: Any, scale: Mapping[str, Any], xp: Any) -> Any:
-        x = xp.where(logits == -np.inf, 0.0, logits)
+        x = xp.where(is_masked(logits), xp.zeros_like(logits), logits)
         # Two classes have one degree of freedom: (0, z_1 − z_0).
         return x - x[..., :1] if x.shape[-1] == 2 else x
 

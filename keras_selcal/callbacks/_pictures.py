@@ -4,19 +4,24 @@ import io
 from typing import Any
 
 from keras_selcal import plots
-from keras_selcal._predictions.data import LabelledOutputs
+from keras_selcal._arrays import Array
 
 _DPI = 100
 
 
 def draw(
-    found: LabelledOutputs, name: str, csf: Any, num_bins: int, options: dict[str, Any]
+    y_true: Array,
+    y_pred: Array,
+    name: str,
+    csf: Any,
+    num_bins: int,
+    options: dict[str, Any],
 ) -> dict[str, bytes]:
     """Returns a reliability diagram and a risk-coverage curve, as PNG."""
     # Without pyplot the figure is not shown or kept, and no global state changes.
     from matplotlib.figure import Figure
 
-    y_true, named = found.labels, {name: found.outputs}
+    named = {name: y_pred}
     reliability = Figure(figsize=(5.4, 6.0), layout="constrained")
     plots.reliability_diagram(
         y_true, named, num_bins=num_bins, **options, ax=reliability.subplots()

@@ -10,13 +10,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_selcal._predictions.data import LabelledData, LabelledOutputs
-from keras_selcal._predictions.models import (
-    append_layer,
-    check_extensible,
-    check_outputs,
-)
+from keras_selcal._arrays import Array
+from keras_selcal._predictions.data import LabelledData
+from keras_selcal._predictions.models import append_layer, check_extensible
 from keras_selcal._predictions.outputs import Outputs
+from keras_selcal._predictions.samples import check_outputs
 from keras_selcal._validation import refuse
 from keras_selcal._writing import replacing
 from keras_selcal.calibrators import CalibrationLayer, Calibrator, TemperatureScaling
@@ -118,7 +116,7 @@ class CalibrateAtEnd(keras.callbacks.Callback):
         check_extensible(self.model)
         outputs = self.calibrator.outputs_of(self.model, self.from_logits)
         found = self._data.predict(self.model, first=True, axis=outputs.axis)
-        check_outputs(found, outputs, told=self.from_logits is not None)
+        check_outputs(*found, outputs, told=self.from_logits is not None)
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         self._calibrate(logs)
@@ -136,16 +134,16 @@ class CalibrateAtEnd(keras.callbacks.Callback):
 
     def _calibrate(self, logs: dict[str, float] | None) -> None:
         outputs = self.calibrator.outputs_of(self.model, self.from_logits)
-        found = self._data.predict(self.model, axis=outputs.axis)
-        calibrator = self.calibrator.fitted_copy(found, outputs)
+        y_pred, y_true, weight = self._data.predict(self.model, axis=outputs.axis)
+        calibrator = self.calibrator.fitted_copy(y_pred, y_true, weight, outputs)
         layer = CalibrationLayer(calibrator, from_logits=outputs.from_logits)
         self.calibrated_model = append_layer(self.model, layer)
         self.calibrator = calibrator
         self._calibrated_weights = _fingerprint(self.model)
-        p = ops.convert_to_numpy(layer(ops.convert_to_tensor(found.outputs)))
-        self.before = _report(found, outputs, "before")
-        after = found._replace(outputs=p)
-        self.after = _report(after, replace(outputs, from_logits=False), "after")
+        p = ops.convert_to_numpy(layer(ops.convert_to_tensor(y_pred)))
+        self.before = _report(y_pred, y_true, weight, outputs, "before")
+        outputs = replace(outputs, from_logits=False)
+        self.after = _report(p, y_true, weight, outputs, "after")
         outcome = {
             **{
                 name: float(value)
@@ -182,9 +180,10 @@ class CalibrateAtEnd(keras.callbacks.Callback):
         return text + (f"; saved to {self.path}" if self.path is not None else "")
 
 
-def _report(found: LabelledOutputs, outputs: Outputs, name: str) -> CalibrationReport:
+def _report(
+    y_pred: Array, y_true: Array, weight: Array | None, outputs: Outputs, name: str
+) -> CalibrationReport:
     """Returns the report of predictions, without intervals."""
-    y_pred, y_true, weight = found
     if outputs.axis != -1:
         if y_true.ndim == y_pred.ndim:
             y_true = np.moveaxis(y_true, outputs.axis, -1)

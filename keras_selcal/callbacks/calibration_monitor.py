@@ -12,11 +12,12 @@ import keras
 import numpy as np
 
 from keras_selcal import csf as csfs
+from keras_selcal._arrays import Array
 from keras_selcal._extras import require
-from keras_selcal._predictions.data import LabelledData, LabelledOutputs
-from keras_selcal._predictions.models import check_outputs, gives_logits
+from keras_selcal._predictions.data import LabelledData
+from keras_selcal._predictions.models import gives_logits
 from keras_selcal._predictions.outputs import Outputs
-from keras_selcal._predictions.samples import Samples
+from keras_selcal._predictions.samples import Samples, check_outputs
 from keras_selcal._validation import check_count, refuse
 from keras_selcal.callbacks._event_file import EventFile, require_tensorboard
 from keras_selcal.callbacks._pictures import draw
@@ -199,7 +200,7 @@ class CalibrationMonitor(keras.callbacks.Callback):
                 stacklevel=2,
             )
         found = self._data.predict(self.model, first=True, axis=self._outputs.axis)
-        check_outputs(found, self._outputs, told=self.from_logits is not None)
+        check_outputs(*found, self._outputs, told=self.from_logits is not None)
         self.values = {}
         self._warned = False
         if self.picture_dir is not None:
@@ -215,8 +216,8 @@ class CalibrationMonitor(keras.callbacks.Callback):
         ) and self._due(epoch, self.picture_every)
         if illustrated or self._due(epoch, self.every):
             found = self._data.predict(self.model, axis=self._outputs.axis)
-            self.values = self._measure(found)
-            self._write(epoch, found, illustrated)
+            self.values = self._measure(*found)
+            self._write(epoch, *found, illustrated)
         if logs is not None:
             self._warn_if_replaced(logs)
             logs.update(self.values)
@@ -231,33 +232,41 @@ class CalibrationMonitor(keras.callbacks.Callback):
         last = (self.params or {}).get("epochs")
         return not self.values or (epoch + 1) % every == 0 or epoch + 1 == last
 
-    def _measure(self, found: LabelledOutputs) -> dict[str, float]:
+    def _measure(
+        self, y_pred: Array, y_true: Array, weight: Array | None
+    ) -> dict[str, float]:
+        options = self._options(weight)
         return {
-            self.prefix + name: float(
-                metric(found.labels, found.outputs, **self._options(found))
-            )
+            self.prefix + name: float(metric(y_true, y_pred, **options))
             for name, metric in self.metrics.items()
         }
 
-    def _options(self, found: LabelledOutputs) -> dict[str, Any]:
+    def _options(self, weight: Array | None) -> dict[str, Any]:
         """Returns the keyword arguments of metrics and plots: weights, `from_logits`,
         and the options that differ from the default.
         """
         return {
             "from_logits": self._outputs.from_logits,
-            "sample_weight": found.weight,
+            "sample_weight": weight,
             **self._outputs.changed(),
         }
 
-    def _write(self, epoch: int, found: LabelledOutputs, illustrated: bool) -> None:
+    def _write(
+        self,
+        epoch: int,
+        y_pred: Array,
+        y_true: Array,
+        weight: Array | None,
+        illustrated: bool,
+    ) -> None:
         """Writes plots and TensorBoard's file, if they are wanted."""
         pictures: dict[str, bytes] = {}
         # Skip the plots if a prediction is not finite.
-        samples = Samples.of(found.labels, found.outputs, self._outputs, found.weight)
+        samples = Samples.of(y_true, y_pred, self._outputs, weight)
         if illustrated and np.isfinite(samples.y_pred).all():
             name = f"epoch {epoch + 1}"
-            options = self._options(found)
-            pictures = draw(found, name, self.csf, self.num_bins, options)
+            options = self._options(weight)
+            pictures = draw(y_true, y_pred, name, self.csf, self.num_bins, options)
         if self.picture_dir is not None:
             for name, png in pictures.items():
                 (self.picture_dir / f"{name}-{epoch + 1:03d}.png").write_bytes(png)

@@ -14,9 +14,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = make_parser()
     options = parser.parse_args(arguments)
     try:
-        from keras_selcal.cli.numpy_backend import use_numpy
-
-        use_numpy()
         from keras_selcal.cli.commands import COMMANDS
 
         COMMANDS[options.command](options)

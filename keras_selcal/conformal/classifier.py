@@ -15,11 +15,8 @@ from keras_selcal._validation import refuse
 from keras_selcal.calibrators import Calibrator
 from keras_selcal.conformal.evaluation import evaluate_answers
 from keras_selcal.conformal.fitting import OPTIONS, fit_layer, stratum_indices
-from keras_selcal.conformal.layer import (
-    OUTPUT_OPTIONS,
-    ConformalLayer,
-    ConformalPrediction,
-)
+from keras_selcal.conformal.layer import OUTPUT_OPTIONS, ConformalLayer
+from keras_selcal.conformal.record import ConformalPrediction
 from keras_selcal.conformal.scores import NonconformityScore, check_alpha
 from keras_selcal.selective.base import AnsweringClassifier, to_arrays
 

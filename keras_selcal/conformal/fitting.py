@@ -4,19 +4,15 @@ import datetime
 from typing import Any
 
 import numpy as np
-from keras import ops
 
 from keras_selcal._arrays import row_blocks, to_numpy
 from keras_selcal._validation import check_unmasked, refuse
-from keras_selcal.conformal.layer import (
-    OUTPUT_OPTIONS,
-    ConformalLayer,
-    ConformalRecord,
-)
+from keras_selcal.conformal.layer import OUTPUT_OPTIONS, ConformalLayer
+from keras_selcal.conformal.record import ConformalRecord
 from keras_selcal.conformal.scores import NonconformityScore
 from keras_selcal.conformal.threshold import choose_penalty, conformal_threshold
-from keras_selcal.selective.base import with_margin
 from keras_selcal.selective.data import SelectionData
+from keras_selcal.selective.threshold import with_margin
 
 # Attributes of `ConformalClassifier` that `fit_layer` takes.
 OPTIONS = (
@@ -69,7 +65,8 @@ def fit_layer(
     k_reg: int | None,
     seed: int | None,
     class_conditional: bool,
-    **options: Any,
+    allow_empty: bool,
+    calibration: Any,
 ) -> ConformalLayer:
     """Returns the fitted layer, see `ConformalClassifier`.
 
@@ -100,9 +97,10 @@ def fit_layer(
             **outputs.config(*OUTPUT_OPTIONS),
             **score,
             class_conditional=class_conditional,
+            allow_empty=allow_empty,
+            calibration=calibration,
             strata=names,
             record=record,
-            **options,
         )
 
     layer = new_layer()
@@ -138,7 +136,7 @@ def _in_blocks(
     """
     found = []
     for block in row_blocks((len(y_pred), y_pred[0].size)):
-        parts = layer.of_classes(ops.convert_to_tensor(y_pred[block]))
+        parts = layer.of_classes(y_pred[block])
         found.append([to_numpy(part)[counts[block]] for part in parts])
     probabilities, scores = zip(*found, strict=True)
     return np.concatenate(probabilities), np.concatenate(scores)

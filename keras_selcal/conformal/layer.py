@@ -1,69 +1,23 @@
 """The layer that calibrates, scores and forms sets in a saved conformal classifier."""
 
 import math
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_selcal._arrays import Tensor
-from keras_selcal._formulas.functions import safe_log
+from keras_selcal._formulas.functions import constant, log_softmax, safe_log
 from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._saving import serializable
-from keras_selcal.calibrators import CalibrationLayer
+from keras_selcal.calibrators.layer import CalibrationLayer
+from keras_selcal.conformal.record import MASKED, ConformalRecord
 from keras_selcal.conformal.scores import NonconformityScore, fill_empty, uniforms
-from keras_selcal.selective.base import AnswerLayer, Record, broadcast_mask
+from keras_selcal.selective.base import AnswerLayer, broadcast_mask
 
 # Options of `Outputs` that prediction sets have.
 OUTPUT_OPTIONS = ("from_logits", "ignore_class", "axis")
-
-# Label of masked samples.
-MASKED = -1
-
-
-class ConformalPrediction(NamedTuple):
-    """Answers of a conformal classifier.
-
-    Attributes:
-        sets: which classes each set holds, boolean (..., k). Those of masked tokens
-            are empty.
-        labels: the most probable classes (...), whether their set holds them or not;
-            −1 for masked tokens.
-        sizes: how many classes each set holds, (...).
-    """
-
-    sets: np.ndarray
-    labels: np.ndarray
-
-    @property
-    def sizes(self) -> np.ndarray:
-        return np.asarray(self.sets.sum(axis=-1))
-
-
-@dataclass(frozen=True)
-class ConformalRecord(Record):
-    """What a conformal classifier was fitted on, and what it promises.
-
-    Attributes:
-        n: number of samples that the threshold was selected on. Padding, ignored
-            samples, and those that the calibrator and the penalty were fitted on do
-            not count.
-        groups: number of independent groups that they form, or None where each sample
-            is independent.
-        alpha: α: a set misses its label with at most this probability.
-        per_class: whether that holds for the samples of each class.
-        per_stratum: whether that holds for the samples of each stratum.
-        date: day of the fit, in ISO format.
-    """
-
-    n: int
-    groups: int | None
-    alpha: float
-    per_class: bool
-    per_stratum: bool
-    date: str
 
 
 @serializable
@@ -163,7 +117,7 @@ class ConformalLayer(AnswerLayer):
         if mask is not None:
             mask = broadcast_mask(mask, labels)
             sets = ops.logical_and(sets, ops.expand_dims(mask, -1))
-            labels = ops.where(mask, labels, MASKED)
+            labels = ops.where(mask, labels, constant(MASKED, labels, ops))
         return {
             "probabilities": self.outputs.restored(probabilities, ops),
             "sets": sets,
@@ -184,7 +138,7 @@ class ConformalLayer(AnswerLayer):
             # Those of the model itself: a calibrator can map many samples to one value.
             logits = columns if self.outputs.from_logits else safe_log(columns, ops)
             direction = ops.convert_to_tensor(self._direction)
-            u = uniforms(ops.log_softmax(logits, axis=-1), direction, ops)
+            u = uniforms(log_softmax(logits, ops), direction, ops)
         return self.score.of_classes(probabilities, u, ops)
 
     def get_config(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_selcal._arrays import row_blocks, to_numbers
+from keras_selcal._formulas.functions import at_least, cast, first_largest
 from keras_selcal._predictions.outputs import two_columns
 from keras_selcal._validation import (
     SUM_TOLERANCE,
@@ -84,20 +85,18 @@ class NonconformityScore:
         order = _argsort(-p, xp)
         rank = _argsort(order, xp)
         # Ranks from 1, as floats: keras.ops converts none by itself.
-        o = xp.ones_like(p) + (rank if xp is np else xp.cast(rank, p.dtype))
+        o = 1.0 + cast(rank, p.dtype, xp)
         if self.method == "saps":
             top = xp.amax(p, axis=-1, keepdims=True)
             return xp.where(o == 1, u * top, top + (o - 2 + u) * self.penalty)
         # Sums from the smallest probability upwards: small ones are not rounded away.
         upwards = xp.flip(xp.take_along_axis(p, order, axis=-1), axis=-1)
-        at_least = xp.flip(xp.cumsum(upwards, axis=-1), axis=-1)
-        below = xp.concatenate(
-            [at_least[..., 1:], xp.zeros_like(at_least[..., :1])], axis=-1
-        )
+        upto = xp.flip(xp.cumsum(upwards, axis=-1), axis=-1)
+        below = xp.concatenate([upto[..., 1:], xp.zeros_like(upto[..., :1])], axis=-1)
         below = xp.take_along_axis(below, rank, axis=-1)
         scores = (u - 1) * p - below
         if self.method == "raps":
-            scores = scores + self.penalty * xp.maximum(o - self.k_reg, 0.0)
+            scores = scores + self.penalty * at_least(o - float(self.k_reg), 0.0, xp)
         return scores
 
     def config(self) -> dict[str, Any]:
@@ -124,7 +123,7 @@ def uniforms(log_p: Any, direction: Any, xp: Any) -> Any:
     sample gets the same one in every batch and file, up to rounding.
     """
     turns = _TURNS * xp.sum(
-        xp.maximum(log_p, _LEAST_LOG_P) * direction, axis=-1, keepdims=True
+        at_least(log_p, _LEAST_LOG_P, xp) * direction, axis=-1, keepdims=True
     )
     return turns - xp.floor(turns)
 
@@ -285,8 +284,8 @@ def all_scores(score: NonconformityScore, p: np.ndarray) -> np.ndarray:
 
 def fill_empty(sets: Any, p: Any, xp: Any) -> Any:
     """Returns sets (..., k) of which the empty ones get the most probable class."""
-    k = p.shape[-1]
-    top = xp.arange(k, dtype="int32") == xp.expand_dims(xp.argmax(p, axis=-1), -1)
+    classes = xp.arange(int(p.shape[-1]), dtype="int32")
+    top = xp.equal(classes, cast(first_largest(p, xp), "int32", xp))
     empty = xp.logical_not(xp.any(sets, axis=-1, keepdims=True))
     return xp.logical_or(sets, xp.logical_and(empty, top))
 

@@ -77,7 +77,10 @@ def compare(
     sample_weight: Any = None,
     num_resamples: int = 500,
     seed: int = 0,
-    **outputs: Any,
+    multi_label: bool = False,
+    ignore_class: int | None = None,
+    axis: int = -1,
+    decision_threshold: float = 0.5,
 ) -> Choice:
     """Compares confidence scores by their AURC, and chooses one.
 
@@ -98,8 +101,11 @@ def compare(
         sample_weight: of a shape that broadcasts to the samples'.
         num_resamples: number of resamples of the interval.
         seed: of the resamples.
-        **outputs: `multi_label`, `ignore_class`, `axis`, `decision_threshold`, as in
-            `keras_selcal.metrics.ClassificationMetric`.
+        multi_label: whether `logits` holds k independent sigmoids.
+        ignore_class: samples with this label do not count.
+        axis: axis of the classes in `logits`: −1, or 1 for channels first.
+        decision_threshold: class 1 of two is predicted where its probability is larger
+            than this.
 
     Returns:
         A `Choice`.
@@ -117,7 +123,14 @@ def compare(
       Estimator](https://arxiv.org/abs/2305.15508)
     """
     samples = Samples.given(
-        labels, logits, sample_weight, from_logits=from_logits, **outputs
+        labels,
+        logits,
+        sample_weight,
+        from_logits=from_logits,
+        multi_label=multi_label,
+        ignore_class=ignore_class,
+        axis=axis,
+        decision_threshold=decision_threshold,
     )
     if np.isnan(samples.y_pred).any():
         refuse("logits", "NaN", "predictions without NaN")
@@ -200,7 +213,10 @@ def choose(
     *,
     from_logits: bool = True,
     sample_weight: Any = None,
-    **outputs: Any,
+    multi_label: bool = False,
+    ignore_class: int | None = None,
+    axis: int = -1,
+    decision_threshold: float = 0.5,
 ) -> Any:
     """Returns the confidence score that ranks best on held-out data, for `csf=`.
 
@@ -211,8 +227,11 @@ def choose(
         labels: class indices or distributions.
         from_logits: whether `logits` holds logits instead of probabilities.
         sample_weight: of a shape that broadcasts to the samples'.
-        **outputs: `multi_label`, `ignore_class`, `axis`, `decision_threshold`, as in
-            `keras_selcal.metrics.ClassificationMetric`.
+        multi_label: whether `logits` holds k independent sigmoids.
+        ignore_class: samples with this label do not count.
+        axis: axis of the classes in `logits`: −1, or 1 for channels first.
+        decision_threshold: class 1 of two is predicted where its probability is larger
+            than this.
 
     Returns:
         The name of a score, or a `MaxLogitPNorm` with the best p.
@@ -230,6 +249,9 @@ def choose(
         labels,
         from_logits=from_logits,
         sample_weight=sample_weight,
-        **outputs,
+        multi_label=multi_label,
+        ignore_class=ignore_class,
+        axis=axis,
+        decision_threshold=decision_threshold,
     ).csf
     return chosen if isinstance(chosen, MaxLogitPNorm) else chosen.__name__

@@ -13,7 +13,6 @@ from keras_selcal._formulas.functions import (
     log_softmax,
     log_sum_exp,
     safe_log,
-    softmax,
     zero_unless,
 )
 from keras_selcal.csf.score import BuiltIn, Support
@@ -35,14 +34,12 @@ def _top_two(x: Any, xp: Any) -> tuple[Any, Any]:
 
 
 def _split(z: Any, xp: Any) -> tuple[Any, Any]:
-    """Returns the largest p of logits, (...), and all p with the first largest as 0.
-
-    The sum of the others keeps the digits that 1 − p would lose.
+    """Returns the largest logit, or ln p, (...), and all with the first largest struck
+    out.
     """
-    p = softmax(z, np) if xp is np else xp.softmax(z, axis=-1)
     index = cast(first_largest(z, xp), "int32", xp)
-    others = xp.where(_is_at(index, p, xp), constant(0.0, p, xp), p)
-    return xp.take_along_axis(p, index, axis=-1)[..., 0], others
+    others = xp.where(_is_at(index, z, xp), constant(_STRUCK_OUT, z, xp), z)
+    return xp.take_along_axis(z, index, axis=-1)[..., 0], others
 
 
 def _is_at(index: Any, x: Any, xp: Any) -> Any:
@@ -62,7 +59,7 @@ def _msp_of_log_p(log_p: Any, xp: Any) -> Any:
 def _msp_log_odds(z: Any, xp: Any) -> Any:
     """Returns ln p_1 − ln Σ_{c≠1} p_c."""
     first, others = _split(z, xp)
-    return safe_log(first, xp) - safe_log(xp.sum(others, axis=-1), xp)
+    return first - log_sum_exp(others, xp)
 
 
 def _margin(p: Any, xp: Any) -> Any:
@@ -80,10 +77,11 @@ def _margin_log_odds(z: Any, xp: Any) -> Any:
     """Returns ln(p_1 − p_2) − ln(p_2 + Σ_{c≠1} p_c)."""
     first, others = _split(z, xp)
     second = xp.amax(others, axis=-1)
-    margin, rest = first - second, second + xp.sum(others, axis=-1)
-    log_odds = safe_log(margin, xp) - safe_log(rest, xp)
+    log_margin = first + safe_log(-xp.expm1(second - first), xp)
+    log_rest = xp.logaddexp(second, log_sum_exp(others, xp))
     # Two equal classes at the top: the lowest score, however probable they are.
-    return xp.where(margin <= 0, constant(_LOWEST, margin, xp), log_odds)
+    lowest = constant(_LOWEST, first, xp)
+    return xp.where(second >= first, lowest, log_margin - log_rest)
 
 
 def _neg_entropy(p: Any, xp: Any) -> Any:
@@ -102,7 +100,7 @@ def _neg_entropy_log_odds(z: Any, xp: Any) -> Any:
     With r = Σ_{c≠1} p_c/p_1, −ln p_1 = ln(1 + r) and −ln p_c = ln(1 + r) − ln(p_c/p_1);
     the factor p_2/p_1, which may be too small for a float, is kept as a logarithm.
     """
-    others = _without_first(z - xp.amax(z, axis=-1, keepdims=True), xp)
+    _, others = _split(z - xp.amax(z, axis=-1, keepdims=True), xp)
     second = xp.amax(others, axis=-1)
     shares = xp.exp(others - second[..., None])
     total = xp.sum(shares, axis=-1)
@@ -123,16 +121,9 @@ def _entropy_support(num_classes: int) -> Support:
     return -math.log(num_classes), 0.0
 
 
-def _without_first(log_p: Any, xp: Any) -> Any:
-    """Returns ln p with the first largest removed."""
-    index = cast(first_largest(log_p, xp), "int32", xp)
-    struck_out = constant(_STRUCK_OUT, log_p, xp)
-    return xp.where(_is_at(index, log_p, xp), struck_out, log_p)
-
-
 def _log_rest(log_p: Any, xp: Any) -> Any:
     """Returns ln(1 − p) of each class, (..., k), precise for the largest p too."""
-    others = _without_first(log_p, xp)
+    _, others = _split(log_p, xp)
     rest = log_sum_exp(others, xp)[..., None]
     # p ≤ ½ for every other class, whatever the rounding.
     at_most_half = xp.minimum(others, constant(-0.69, others, xp))

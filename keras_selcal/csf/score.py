@@ -8,7 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._arrays import Tensor, is_tensor, namespace, to_floats, to_numpy
+from keras_selcal._arrays import (
+    Tensor,
+    namespace,
+    to_float_tensor,
+    to_floats,
+    to_numpy,
+)
 from keras_selcal._formulas.functions import clip, safe_log
 from keras_selcal._saving import (
     deserialize_if_config,
@@ -79,7 +85,9 @@ class ConfidenceScore:
     def __call__(self, x: Any) -> Any:
         """Returns the scores of probabilities or logits, tensors or arrays."""
         xp = namespace(x)
-        return self.scores(to_floats(to_numpy(x)) if xp is np else _as_float(x), xp)
+        return self.scores(
+            to_floats(to_numpy(x)) if xp is np else to_float_tensor(x), xp
+        )
 
     def scores(self, x: Any, xp: Any) -> Any:
         """Returns the scores of what the score needs.
@@ -91,10 +99,12 @@ class ConfidenceScore:
         if xp is np:
             # A function of `keras.ops` needs a tensor, one of NumPy takes both.
             keras = sys.modules.get("keras")
-            given = keras.ops.convert_to_tensor(x) if hasattr(keras, "ops") else x
+            given = x
+            if keras is not None and hasattr(keras, "ops"):
+                given = keras.ops.convert_to_tensor(x)
             scores = to_numpy(self.function(given)).astype("float64")
         else:
-            scores = _as_float(self.function(x))
+            scores = to_float_tensor(self.function(x))
         self._check_shape(scores, x)
         return scores
 
@@ -274,13 +284,3 @@ class BuiltIn(ConfidenceScore):
 
     def serialize(self) -> Any:
         return self.__name__
-
-
-def _as_float(x: Any) -> Any:
-    """Returns a tensor in float32, or float64 if it is in float64 already."""
-    import keras
-
-    x = x if is_tensor(x) else keras.ops.convert_to_tensor(x)
-    if keras.backend.standardize_dtype(x.dtype) in ("float32", "float64"):
-        return x
-    return keras.ops.cast(x, "float32")

@@ -111,7 +111,10 @@ def ece(
     binning_rule: str | None = None,
     from_logits: bool = False,
     sample_weight: Any | None = None,
-    **outputs: Any,
+    multi_label: bool = False,
+    ignore_class: int | None = None,
+    axis: int = -1,
+    decision_threshold: float = 0.5,
 ) -> float:
     """Expected calibration error of the predicted class, or of the positive one.
 
@@ -143,8 +146,11 @@ def ece(
         from_logits: whether `y_pred` holds logits.
         sample_weight: of a shape that broadcasts to the samples'. Weight 2 equals two
             copies, weight 0 none.
-        **outputs: `multi_label`, `ignore_class`, `axis`, `decision_threshold`, as in
-            `keras_selcal.metrics.ClassificationMetric`.
+        multi_label: whether `y_pred` holds k independent sigmoids.
+        ignore_class: samples with this label do not count.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        decision_threshold: class 1 of two is predicted where its probability is larger
+            than this.
 
     Returns:
         The error, a float; NaN where a prediction is NaN.
@@ -164,7 +170,14 @@ def ece(
     num_bins, binning, binning_rule = check_binning(num_bins, binning, binning_rule)
     check_choice("norm", norm, NORMS)
     samples = Samples.given(
-        y_true, y_pred, sample_weight, from_logits=from_logits, **outputs
+        y_true,
+        y_pred,
+        sample_weight,
+        from_logits=from_logits,
+        multi_label=multi_label,
+        ignore_class=ignore_class,
+        axis=axis,
+        decision_threshold=decision_threshold,
     )
     check_kind(kind, samples.num_classes)
 
@@ -187,7 +200,10 @@ def cwece(
     per_class: bool = False,
     from_logits: bool = False,
     sample_weight: Any | None = None,
-    **outputs: Any,
+    multi_label: bool = False,
+    ignore_class: int | None = None,
+    axis: int = -1,
+    decision_threshold: float = 0.5,
 ) -> Any:
     """Class-wise calibration error: each class's probability, averaged over classes.
 
@@ -211,8 +227,11 @@ def cwece(
         per_class: whether to return each class's error, (k,), instead of their mean.
         from_logits: whether `y_pred` holds logits.
         sample_weight: of a shape that broadcasts to the samples'.
-        **outputs: `multi_label`, with which the classes are the labels;
-            `ignore_class`, `axis`, as in `keras_selcal.metrics.ClassificationMetric`.
+        multi_label: whether `y_pred` holds k independent sigmoids, whose labels are
+            then the classes.
+        ignore_class: samples with this label do not count.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        decision_threshold: has no effect on this metric.
 
     Returns:
         The error, a float, or an array (k,); NaN where a prediction is NaN.
@@ -232,7 +251,14 @@ def cwece(
     num_bins, binning, rule = check_binning(num_bins, binning, binning_rule)
     check_choice("norm", norm, NORMS)
     samples = Samples.given(
-        y_true, y_pred, sample_weight, from_logits=from_logits, **outputs
+        y_true,
+        y_pred,
+        sample_weight,
+        from_logits=from_logits,
+        multi_label=multi_label,
+        ignore_class=ignore_class,
+        axis=axis,
+        decision_threshold=decision_threshold,
     )
     if samples.label_index is None:
         sums = class_sums(samples, num_bins, binning, rule)

@@ -1,22 +1,24 @@
 """Kernel density estimate of the calibration error, with Dirichlet kernels."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
-from keras import ops
 
-from keras_selcal._backend.ops import mask_of
+from keras_selcal._arrays import Array, is_tensor, to_numpy
 from keras_selcal._formulas import kernels
+from keras_selcal._formulas.functions import safe_log
 from keras_selcal._formulas.kernels import (
     KINDS,
     KernelEstimate,
     check_bandwidth,
     check_size,
+    margins_of,
 )
-from keras_selcal._predictions.batch import Batch
 from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._predictions.samples import Samples
-from keras_selcal._validation import check_choice, check_count, refuse
+from keras_selcal._validation import check_choice, check_count
 
 # Samples whose likelihood chooses the bandwidth of a whole data set.
 _MOST_ROWS = 500
@@ -47,8 +49,11 @@ def kde_ece(
     ```
 
     with k(·; p_i) the density of the Dirichlet distribution of parameters p_i/h + 1.
-    The cost is quadratic in n. It is computed on the backend, a bounded block of the
-    kernel matrix at a time.
+    The cost is quadratic in n; a bounded block of the kernel matrix is held at a time.
+    Tensors of the Keras backend are computed there, in their own precision, and
+    everything else in NumPy, in float64. On GPUs, TensorFlow rounds the factors of
+    matrix products to TF32, which spoils kernels of a small bandwidth: turn it off by
+    `tf.config.experimental.enable_tensor_float_32_execution(False)`, or pass arrays.
 
     Args:
         y_true: class indices (...) or (..., 1), or distributions (..., k).
@@ -93,19 +98,64 @@ def kde_ece(
     block_size = check_size("block_size", block_size)
     subsample = check_size("subsample", subsample)
     outputs = Outputs(from_logits, multi_label, ignore_class, axis=axis)
+
+    def mean_error(n: int, estimate: Callable[..., KernelEstimate]) -> float:
+        size = block_size
+        if size is None:
+            size = max(1, kernels.MOST_ENTRIES // min(n, subsample or n))
+        sizes = {"block_size": size, "subsample": subsample}
+        bandwidth = h
+        if h == "auto":
+            # The likelihood of each row sums over all columns, so that h fits their
+            # number.
+            rows = np.arange(0, n, -(-n // _MOST_ROWS))
+            bandwidth = estimate(**sizes, rows=rows).likeliest()
+        found = estimate(**sizes)
+        values, count = (
+            to_numpy(x).astype("float64")
+            for x in (found.errors(bandwidth, order), found.count)
+        )
+        # Labels of which no sample counts have no error.
+        values, count = (x[count.any(axis=-1)] for x in (values, count))
+        return float(np.mean(np.average(values, axis=-1, weights=count)))
+
+    if not is_tensor(y_pred):
+        samples = Samples.of(y_true, y_pred, outputs, sample_weight)
+        return samples.mean_over_labels(
+            lambda part: mean_error(part.n, partial(_of_samples, part, kind))
+        )
+    from keras_selcal._backend.ops import mask_of
+    from keras_selcal._predictions.batch import Batch
+    from keras_selcal.losses.kde_crossentropy import kernel_estimate
+
     if mask_of(y_pred) is None:
         Samples.of(y_true, y_pred, outputs, sample_weight)  # checks the values
-    batch = Batch.of(y_true, y_pred, outputs, sample_weight)
-    batch = batch.still()
+    batch = Batch.of(y_true, y_pred, outputs, sample_weight).still()
     n = int(batch.y_pred.shape[0]) // batch.num_labels
-    if n == 0:
-        refuse("y_pred", np.shape(y_pred), "of at least one sample")
-    if block_size is None:
-        block_size = max(1, kernels.MOST_ENTRIES // min(n, subsample or n))
-    if h == "auto":
-        # The likelihood of each row sums over all columns, so that h fits their number.
-        rows = np.arange(0, n, -(-n // _MOST_ROWS))
-        h = KernelEstimate(batch, kind, block_size, subsample, rows).likeliest()
-    estimate = KernelEstimate(batch, kind, block_size, subsample)
-    values = ops.convert_to_numpy(estimate.errors(h, order)).astype("float64")
-    return float(np.average(values, weights=ops.convert_to_numpy(estimate.count)))
+    return mean_error(n, partial(kernel_estimate, batch, kind))
+
+
+def _of_samples(
+    samples: Samples,
+    kind: str,
+    *,
+    block_size: int,
+    subsample: int | None,
+    rows: Array | None = None,
+) -> KernelEstimate:
+    """Returns the kernel estimate of samples of one label."""
+    if samples.from_logits:
+        log_p = samples.each(samples.log_p)
+        p, rest = np.exp(log_p), -np.expm1(log_p)
+    else:
+        p = samples.y_pred.astype("float64")
+        log_p, rest = safe_log(p, np), 1.0 - p
+    margins = margins_of(p, log_p, rest, samples.one_hot(), kind, 1, np)
+    return KernelEstimate(
+        margins,
+        samples.counts[None],
+        np,
+        block_size=block_size,
+        subsample=subsample,
+        rows=rows,
+    )

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from keras_selcal._arrays import Array
-from keras_selcal._predictions.labelled import labelled
 from keras_selcal._predictions.samples import Samples
-from keras_selcal._predictions.temperature import nll_temperature
 from keras_selcal._validation import check_choice
+from keras_selcal.calibrators.data import Labelled
+from keras_selcal.calibrators.temperature_scaling import nll_temperature
 
 _LOSSES = ("crossentropy", "brier")
 _GOLDEN = (math.sqrt(5) - 1) / 2
@@ -23,7 +23,10 @@ def refinement(
     loss: str = "crossentropy",
     from_logits: bool = False,
     sample_weight: Any | None = None,
-    **outputs: Any,
+    multi_label: bool = False,
+    ignore_class: int | None = None,
+    axis: int = -1,
+    decision_threshold: float = 0.5,
 ) -> float:
     """Loss after the best temperature: what recalibration cannot remove.
 
@@ -45,9 +48,11 @@ def refinement(
         loss: `"crossentropy"` or `"brier"`.
         from_logits: whether `y_pred` holds logits.
         sample_weight: of a shape that broadcasts to the samples'.
-        **outputs: `multi_label` (one temperature for each label), `ignore_class`,
-            `axis`, `decision_threshold`, as in
-            `keras_selcal.metrics.ClassificationMetric`.
+        multi_label: whether `y_pred` holds k independent sigmoids, each of which has
+            its own temperature.
+        ignore_class: samples with this label do not count.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        decision_threshold: has no effect on this metric.
 
     Returns:
         The refinement, a float; NaN where a prediction is NaN.
@@ -64,7 +69,14 @@ def refinement(
     """
     check_choice("loss", loss, _LOSSES)
     samples = Samples.given(
-        y_true, y_pred, sample_weight, from_logits=from_logits, **outputs
+        y_true,
+        y_pred,
+        sample_weight,
+        from_logits=from_logits,
+        multi_label=multi_label,
+        ignore_class=ignore_class,
+        axis=axis,
+        decision_threshold=decision_threshold,
     )
     if np.isnan(samples.confidence).any():
         return math.nan
@@ -88,7 +100,7 @@ def _scaled(log_p: Array, temperature: float) -> Array:
 def refined_losses(samples: Samples) -> Array:
     """Returns the cross-entropy of each sample at the best temperature, (n,)."""
     log_p = _log_p(samples)
-    found = nll_temperature(labelled(samples, log_p))
+    found = nll_temperature(Labelled.of(samples, log_p))
     losses = [-samples.of_label(_scaled(log_p, t)) for t in (found, 1.0)]
     return min(losses, key=samples.mean)
 

@@ -1,13 +1,22 @@
-"""Reliability curves, and the selective fallback."""
+"""Reliability curves, with intervals too, and the selective fallback."""
 
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_selcal import csf as csfs
 from keras_selcal._arrays import Array, to_numpy
-from keras_selcal._formulas.binning import bin_sums, check_binning, check_kind, run_cuts
+from keras_selcal._formulas.binning import (
+    bin_sums,
+    check_binning,
+    check_kind,
+    run_cuts,
+    run_sums,
+    uniform_index,
+)
 from keras_selcal._predictions.samples import Samples
+from keras_selcal._segments import Segments
 from keras_selcal._validation import check_number
 
 
@@ -36,7 +45,10 @@ def reliability_curve(
     kind: str = "top_label",
     from_logits: bool = False,
     sample_weight: Any | None = None,
-    **outputs: Any,
+    multi_label: bool = False,
+    ignore_class: int | None = None,
+    axis: int = -1,
+    decision_threshold: float = 0.5,
 ) -> ReliabilityCurve:
     """Mean confidence and accuracy in bins of confidence: a reliability diagram.
 
@@ -53,8 +65,11 @@ def reliability_curve(
         kind: `"top_label"` or `"positive"`, as in `ece`.
         from_logits: whether `y_pred` holds logits.
         sample_weight: of a shape that broadcasts to the samples'.
-        **outputs: `multi_label`, `ignore_class`, `axis`, `decision_threshold`, as in
-            `keras_selcal.metrics.ClassificationMetric`.
+        multi_label: whether `y_pred` holds k independent sigmoids.
+        ignore_class: samples with this label do not count.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        decision_threshold: class 1 of two is predicted where its probability is larger
+            than this.
 
     Returns:
         A `ReliabilityCurve` of arrays (M,), and the M + 1 edges. The l1 error of `ece`
@@ -73,7 +88,14 @@ def reliability_curve(
     """
     bins = check_binning(num_bins, binning)
     samples = Samples.given(
-        y_true, y_pred, sample_weight, from_logits=from_logits, **outputs
+        y_true,
+        y_pred,
+        sample_weight,
+        from_logits=from_logits,
+        multi_label=multi_label,
+        ignore_class=ignore_class,
+        axis=axis,
+        decision_threshold=decision_threshold,
     )
     check_kind(kind, samples.num_classes)
     (p, outcome), weight = samples.event(kind), samples.weight
@@ -99,7 +121,7 @@ def selective_fallback(
     *,
     csf: Any = "msp",
     from_logits: bool = False,
-    **outputs: Any,
+    multi_label: bool = False,
 ) -> Array:
     """Predictions that are certain where confidence is high, and uniform below.
 
@@ -121,7 +143,7 @@ def selective_fallback(
         threshold: τ, on the scale of the score.
         csf: g, as `keras_selcal.csf.get` takes it.
         from_logits: whether `y_pred` holds logits.
-        **outputs: `multi_label`, as in `keras_selcal.metrics.ClassificationMetric`.
+        multi_label: whether `y_pred` holds k independent sigmoids.
 
     Returns:
         f', an array of the shape of `y_pred`; for sigmoids, of their probabilities.
@@ -138,10 +160,108 @@ def selective_fallback(
     """
     tau = check_number("threshold", threshold, "a number")
     shape = to_numpy(y_pred).shape
-    samples = Samples.given(y_true, y_pred, from_logits=from_logits, **outputs)
+    samples = Samples.given(
+        y_true,
+        y_pred,
+        from_logits=from_logits,
+        multi_label=multi_label,
+    )
     k = samples.num_classes
     sure = samples.scores(csfs.get(csf)) >= tau
     fallback = np.where(sure[:, None], samples.one_hot(), 1 / k)
     if fallback.size != np.prod(shape):
         fallback = fallback[:, 1]
     return fallback.reshape(shape)
+
+
+class ReliabilityBins(NamedTuple):
+    """The bins of probability that hold samples, in rising order.
+
+    Attributes:
+        left, right: ends of the bin.
+        confidence: mean probability of the event in the bin.
+        accuracy: frequency of the event in the bin.
+        low, high: Wilson interval of the frequency.
+        number: samples in the bin; with weights, the share of the weight times n.
+    """
+
+    left: Array
+    right: Array
+    confidence: Array
+    accuracy: Array
+    low: Array
+    high: Array
+    number: Array
+
+    @property
+    def gap(self) -> Array:
+        """n_b (conf_b − acc_b) of each bin; ECE is Σ |gap| / n."""
+        return self.number * (self.confidence - self.accuracy)
+
+    @property
+    def error(self) -> float:
+        return float(np.abs(self.gap).sum() / self.number.sum())
+
+
+def wilson(share: Array, size: Array, level: float) -> tuple[Array, Array]:
+    """Returns the Wilson interval of shares that were observed in `size` cases each.
+
+    Unlike a bootstrap interval it has a length where the share is 0 or 1.
+
+    Formula:
+
+    ```
+    (s + z²/2m ± z √(s(1 − s)/m + z²/4m²)) / (1 + z²/m),   z = Φ⁻¹((1 + c)/2)
+    ```
+
+    with s the share, m the number of cases and c the confidence level.
+    """
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    middle = share + z * z / (2 * size)
+    spread = share * (1 - share) / size + (z / (2 * size)) ** 2
+    half = z * np.sqrt(np.maximum(spread, 0.0))
+    scale = 1 + z * z / size
+    low, high = (middle - half) / scale, (middle + half) / scale
+    return np.clip(low, 0.0, 1.0), np.clip(high, 0.0, 1.0)
+
+
+def reliability_bins(
+    p: Array,
+    outcome: Array,
+    counts: Array,
+    *,
+    num_bins: int,
+    binning: str = "uniform",
+    level: float = 0.95,
+) -> ReliabilityBins:
+    """Returns probability and frequency of an event in bins of its probability.
+
+    Args:
+        p: probability of the event, (n,).
+        outcome: whether the event happened, 0 or 1 or between, (n,).
+        counts: how many samples each one stands for, (n,).
+        num_bins: M.
+        binning: `"uniform"` or `"adaptive"`, as in `functional.calibration_error`.
+        level: confidence level of the intervals.
+    """
+    values = counts * np.stack([np.ones(len(p)), p, outcome, counts])
+    if binning == "uniform":
+        edges = np.arange(num_bins + 1) / num_bins
+        index = uniform_index(p, num_bins)
+        sums = np.stack([np.bincount(index, row, num_bins) for row in values])
+    else:
+        by_p = Segments.of(p)
+        upto = np.cumsum(by_p.sums(values), axis=-1)
+        total = upto[:1, -1]
+        sums = np.stack([run_sums(upto[0], row, total, num_bins)[0][0] for row in upto])
+        order = by_p.order
+        cuts = run_cuts(total[0], num_bins, np)
+        edges = np.interp(cuts, np.cumsum(counts[order]), p[order])
+    full = sums[0] > 0
+    mass, said, happened, squares = sums[:, full]
+    accuracy = happened / mass
+    # Unequal weights carry less information than equally many equal ones.
+    low, high = wilson(np.clip(accuracy, 0.0, 1.0), mass**2 / squares, level)
+    number = mass * len(p) / counts.sum()
+    left, right = edges[:-1][full], edges[1:][full]
+    return ReliabilityBins(left, right, said / mass, accuracy, low, high, number)

@@ -6,9 +6,17 @@ import numpy as np
 
 from keras_selcal import csf as csfs
 from keras_selcal._arrays import Array
+from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._predictions.samples import Samples
 from keras_selcal._validation import check_number
-from keras_selcal.functional.ranked import Ranked, mean_over_labels
+from keras_selcal.functional.ranked import (
+    check_source,
+    mean_of_rankings,
+    own_ranked,
+    ranked,
+    ranking,
+)
+from keras_selcal.functional.sample_losses import sample_losses
 
 
 class RiskCoverageCurve(NamedTuple):
@@ -26,14 +34,19 @@ class RiskCoverageCurve(NamedTuple):
 
 
 def risk_coverage_curve(
-    y_true: Any,
-    y_pred: Any,
+    y_true: Any = None,
+    y_pred: Any = None,
     csf: Any = "msp",
     *,
+    scores: Any = None,
+    losses: Any = None,
     loss: str = "zero_one",
     from_logits: bool = False,
     sample_weight: Any | None = None,
-    **outputs: Any,
+    multi_label: bool = False,
+    ignore_class: int | None = None,
+    axis: int = -1,
+    decision_threshold: float = 0.5,
 ) -> RiskCoverageCurve:
     """Selective risk against coverage.
 
@@ -53,8 +66,14 @@ def risk_coverage_curve(
         loss: `"zero_one"`, `"crossentropy"` or `"brier"`.
         from_logits: whether `y_pred` holds logits.
         sample_weight: of a shape that broadcasts to the samples'.
-        **outputs: `multi_label`, `ignore_class`, `axis`, `decision_threshold`, as in
-            `keras_selcal.metrics.ClassificationMetric`.
+        multi_label: whether `y_pred` holds k independent sigmoids.
+        ignore_class: samples with this label do not count.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        decision_threshold: class 1 of two is predicted where its probability is larger
+            than this.
+        scores: confidence scores of your own, of any shape, instead of `y_true` and
+            `y_pred`; pass their `losses` as well. They are ranked together.
+        losses: the losses of the samples with these scores, in their shape.
 
     Returns:
         A `RiskCoverageCurve` with one point for each distinct score, from the most
@@ -71,27 +90,38 @@ def risk_coverage_curve(
     - El-Yaniv & Wiener, [On the Foundations of Noise-free Selective
       Classification](https://www.jmlr.org/papers/v11/el-yaniv10a.html)
     """
-    samples = Samples.given(
-        y_true, y_pred, sample_weight, from_logits=from_logits, **outputs
-    )
-    csf = csfs.get(csf)
-    ranked = Ranked.of(samples, csf, loss)
-    mass, total = ranked.ranking().accepted()
-    _, first = np.unique(ranked.ranks, return_index=True)
-    threshold = samples.scores(csf)[first[::-1]]
+    if check_source(y_true, y_pred, scores, losses):
+        ranks, values, counts = own_ranked(scores, losses, sample_weight)
+        confidence = ranks
+    else:
+        outputs = Outputs(
+            from_logits, multi_label, ignore_class, axis, decision_threshold
+        )
+        samples = Samples.of(y_true, y_pred, outputs, sample_weight)
+        score = csfs.get(csf)
+        ranks, values = samples.ranks(score), sample_losses(samples, loss)
+        counts, confidence = samples.counts, samples.scores(score)
+    mass, total = ranking(ranks, values, counts).accepted()
+    _, first = np.unique(ranks, return_index=True)
+    threshold = confidence[first[::-1]]
     return RiskCoverageCurve(mass / mass[-1], total / mass, threshold)
 
 
 def risk_at_coverage(
-    y_true: Any,
-    y_pred: Any,
-    coverage: float,
+    y_true: Any = None,
+    y_pred: Any = None,
+    coverage: float | None = None,
     *,
+    scores: Any = None,
+    losses: Any = None,
     csf: Any = "msp",
     loss: str = "zero_one",
     from_logits: bool = False,
     sample_weight: Any | None = None,
-    **outputs: Any,
+    multi_label: bool = False,
+    ignore_class: int | None = None,
+    axis: int = -1,
+    decision_threshold: float = 0.5,
 ) -> float:
     """Mean loss of the most confident share κ of the samples.
 
@@ -107,8 +137,14 @@ def risk_at_coverage(
         loss: `"zero_one"`, `"crossentropy"` or `"brier"`.
         from_logits: whether `y_pred` holds logits.
         sample_weight: of a shape that broadcasts to the samples'.
-        **outputs: `multi_label`, `ignore_class`, `axis`, `decision_threshold`, as in
-            `keras_selcal.metrics.ClassificationMetric`.
+        multi_label: whether `y_pred` holds k independent sigmoids.
+        ignore_class: samples with this label do not count.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        decision_threshold: class 1 of two is predicted where its probability is larger
+            than this.
+        scores: confidence scores of your own, of any shape, instead of `y_true` and
+            `y_pred`; pass their `losses` as well. They are ranked together.
+        losses: the losses of the samples with these scores, in their shape.
 
     Returns:
         The risk, a float; NaN where a prediction is NaN.
@@ -122,20 +158,26 @@ def risk_at_coverage(
     kappa = check_number(
         "coverage", coverage, "a number in (0, 1]", above=0.0, most=1.0
     )
-    data = y_true, y_pred, csfs.get(csf), loss, sample_weight, from_logits, outputs
-    return mean_over_labels(lambda ranked: ranked.ranking().risk_at(kappa), *data)
+    outputs = Outputs(from_logits, multi_label, ignore_class, axis, decision_threshold)
+    parts = ranked(y_true, y_pred, csf, loss, scores, losses, sample_weight, outputs)
+    return mean_of_rankings("risk_at", parts, kappa)
 
 
 def coverage_at_risk(
-    y_true: Any,
-    y_pred: Any,
-    risk: float,
+    y_true: Any = None,
+    y_pred: Any = None,
+    risk: float | None = None,
     *,
+    scores: Any = None,
+    losses: Any = None,
     csf: Any = "msp",
     loss: str = "zero_one",
     from_logits: bool = False,
     sample_weight: Any | None = None,
-    **outputs: Any,
+    multi_label: bool = False,
+    ignore_class: int | None = None,
+    axis: int = -1,
+    decision_threshold: float = 0.5,
 ) -> float:
     """Largest coverage at which the selective risk is at most r.
 
@@ -150,8 +192,14 @@ def coverage_at_risk(
         loss: `"zero_one"`, `"crossentropy"` or `"brier"`.
         from_logits: whether `y_pred` holds logits.
         sample_weight: of a shape that broadcasts to the samples'.
-        **outputs: `multi_label`, `ignore_class`, `axis`, `decision_threshold`, as in
-            `keras_selcal.metrics.ClassificationMetric`.
+        multi_label: whether `y_pred` holds k independent sigmoids.
+        ignore_class: samples with this label do not count.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        decision_threshold: class 1 of two is predicted where its probability is larger
+            than this.
+        scores: confidence scores of your own, of any shape, instead of `y_true` and
+            `y_pred`; pass their `losses` as well. They are ranked together.
+        losses: the losses of the samples with these scores, in their shape.
 
     Returns:
         The coverage, a float, 0 where no threshold keeps the risk; NaN where a
@@ -164,5 +212,6 @@ def coverage_at_risk(
     1.0
     """
     r = check_number("risk", risk, "a number of at least 0", least=0.0)
-    data = y_true, y_pred, csfs.get(csf), loss, sample_weight, from_logits, outputs
-    return mean_over_labels(lambda ranked: ranked.ranking().coverage_at(r), *data)
+    outputs = Outputs(from_logits, multi_label, ignore_class, axis, decision_threshold)
+    parts = ranked(y_true, y_pred, csf, loss, scores, losses, sample_weight, outputs)
+    return mean_of_rankings("coverage_at", parts, r)

@@ -16,7 +16,10 @@ def brier(
     *,
     from_logits: bool = False,
     sample_weight: Any | None = None,
-    **outputs: Any,
+    multi_label: bool = False,
+    ignore_class: int | None = None,
+    axis: int = -1,
+    decision_threshold: float = 0.5,
 ) -> float:
     """Brier score, summed over classes.
 
@@ -35,8 +38,11 @@ def brier(
             (n,).
         from_logits: whether `y_pred` holds logits.
         sample_weight: of a shape that broadcasts to the samples'.
-        **outputs: `multi_label`, `ignore_class`, `axis`, `decision_threshold`, as in
-            `keras_selcal.metrics.ClassificationMetric`.
+        multi_label: whether `y_pred` holds k independent sigmoids.
+        ignore_class: samples with this label do not count.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        decision_threshold: class 1 of two is predicted where its probability is larger
+            than this.
 
     Returns:
         The score, a float; NaN where a prediction is NaN.
@@ -51,7 +57,14 @@ def brier(
       Probability](https://doi.org/10.1175/1520-0493(1950)078<0001:VOFEIT>2.0.CO;2)
     """
     samples = Samples.given(
-        y_true, y_pred, sample_weight, from_logits=from_logits, **outputs
+        y_true,
+        y_pred,
+        sample_weight,
+        from_logits=from_logits,
+        multi_label=multi_label,
+        ignore_class=ignore_class,
+        axis=axis,
+        decision_threshold=decision_threshold,
     )
     return _mean_loss(samples, "brier")
 
@@ -80,7 +93,10 @@ def brier_decomposition(
     binning: str = "uniform",
     from_logits: bool = False,
     sample_weight: Any | None = None,
-    **outputs: Any,
+    multi_label: bool = False,
+    ignore_class: int | None = None,
+    axis: int = -1,
+    decision_threshold: float = 0.5,
 ) -> BrierDecomposition:
     """Calibration and refinement parts of the Brier score.
 
@@ -104,8 +120,11 @@ def brier_decomposition(
         binning: `"uniform"` or `"adaptive"`, as in `calibration_error`.
         from_logits: whether `y_pred` holds logits.
         sample_weight: of a shape that broadcasts to the samples'.
-        **outputs: `multi_label`, `ignore_class`, `axis`, `decision_threshold`, as in
-            `keras_selcal.metrics.ClassificationMetric`.
+        multi_label: whether `y_pred` holds k independent sigmoids.
+        ignore_class: samples with this label do not count.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        decision_threshold: class 1 of two is predicted where its probability is larger
+            than this.
 
     Returns:
         A `BrierDecomposition`.
@@ -125,7 +144,14 @@ def brier_decomposition(
     """
     bins = check_binning(num_bins, binning)
     samples = Samples.given(
-        y_true, y_pred, sample_weight, from_logits=from_logits, **outputs
+        y_true,
+        y_pred,
+        sample_weight,
+        from_logits=from_logits,
+        multi_label=multi_label,
+        ignore_class=ignore_class,
+        axis=axis,
+        decision_threshold=decision_threshold,
     )
 
     def calibration_of(part: Samples) -> float:
@@ -145,7 +171,10 @@ def nll(
     *,
     from_logits: bool = False,
     sample_weight: Any | None = None,
-    **outputs: Any,
+    multi_label: bool = False,
+    ignore_class: int | None = None,
+    axis: int = -1,
+    decision_threshold: float = 0.5,
 ) -> float:
     """Negative log-likelihood, in nats.
 
@@ -161,8 +190,11 @@ def nll(
             (n,).
         from_logits: whether `y_pred` holds logits.
         sample_weight: of a shape that broadcasts to the samples'.
-        **outputs: `multi_label`, `ignore_class`, `axis`, `decision_threshold`, as in
-            `keras_selcal.metrics.ClassificationMetric`.
+        multi_label: whether `y_pred` holds k independent sigmoids.
+        ignore_class: samples with this label do not count.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        decision_threshold: class 1 of two is predicted where its probability is larger
+            than this.
 
     Returns:
         The score, a float; ∞ where a true class has probability 0, NaN where a
@@ -174,6 +206,13 @@ def nll(
     0.5108
     """
     samples = Samples.given(
-        y_true, y_pred, sample_weight, from_logits=from_logits, **outputs
+        y_true,
+        y_pred,
+        sample_weight,
+        from_logits=from_logits,
+        multi_label=multi_label,
+        ignore_class=ignore_class,
+        axis=axis,
+        decision_threshold=decision_threshold,
     )
     return _mean_loss(samples, "crossentropy")

@@ -4,20 +4,25 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal import csf as csfs
-from keras_selcal._validation import check_number
-from keras_selcal.functional.ranked import Ranked, mean_over_labels
+from keras_selcal._predictions.outputs import Outputs
+from keras_selcal._validation import check_number, refuse
+from keras_selcal.functional.ranked import mean_of_rankings, ranked, ranking
 
 
 def aurc(
-    y_true: Any,
-    y_pred: Any,
+    y_true: Any = None,
+    y_pred: Any = None,
     csf: Any = "msp",
     *,
+    scores: Any = None,
+    losses: Any = None,
     loss: str = "zero_one",
     from_logits: bool = False,
     sample_weight: Any | None = None,
-    **outputs: Any,
+    multi_label: bool = False,
+    ignore_class: int | None = None,
+    axis: int = -1,
+    decision_threshold: float = 0.5,
 ) -> float:
     """Area under the risk-coverage curve.
 
@@ -40,8 +45,14 @@ def aurc(
         from_logits: whether `y_pred` holds logits.
         sample_weight: of a shape that broadcasts to the samples'. Weight 2 equals two
             copies, weight 0 none.
-        **outputs: `multi_label`, `ignore_class`, `axis`, `decision_threshold`, as in
-            `keras_selcal.metrics.ClassificationMetric`.
+        multi_label: whether `y_pred` holds k independent sigmoids.
+        ignore_class: samples with this label do not count.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        decision_threshold: class 1 of two is predicted where its probability is larger
+            than this.
+        scores: confidence scores of your own, of any shape, instead of `y_true` and
+            `y_pred`; pass their `losses` as well. They are ranked together.
+        losses: the losses of the samples with these scores, in their shape.
 
     Returns:
         The area, a float; NaN where a prediction is NaN.
@@ -59,20 +70,26 @@ def aurc(
       Coverage Curve (AURC) and Rates of Finite Sample
       Estimators](https://arxiv.org/abs/2410.15361)
     """
-    data = y_true, y_pred, csfs.get(csf), loss, sample_weight, from_logits, outputs
-    return mean_over_labels(lambda ranked: ranked.ranking().aurc(), *data)
+    outputs = Outputs(from_logits, multi_label, ignore_class, axis, decision_threshold)
+    parts = ranked(y_true, y_pred, csf, loss, scores, losses, sample_weight, outputs)
+    return mean_of_rankings("aurc", parts)
 
 
 def au(
-    y_true: Any,
-    y_pred: Any,
+    y_true: Any = None,
+    y_pred: Any = None,
     csf: Any = "msp",
     *,
+    scores: Any = None,
+    losses: Any = None,
     quantile: float = 0.75,
     loss: str = "zero_one",
     from_logits: bool = False,
     sample_weight: Any | None = None,
-    **outputs: Any,
+    multi_label: bool = False,
+    ignore_class: int | None = None,
+    axis: int = -1,
+    decision_threshold: float = 0.5,
 ) -> float:
     """Area under the risk-coverage curve in the low-confidence region.
 
@@ -96,8 +113,14 @@ def au(
         from_logits: whether `y_pred` holds logits.
         sample_weight: of a shape that broadcasts to the samples'. Weight 2 equals two
             copies, weight 0 none.
-        **outputs: `multi_label`, `ignore_class`, `axis`, `decision_threshold`, as in
-            `keras_selcal.metrics.ClassificationMetric`.
+        multi_label: whether `y_pred` holds k independent sigmoids.
+        ignore_class: samples with this label do not count.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        decision_threshold: class 1 of two is predicted where its probability is larger
+            than this.
+        scores: confidence scores of your own, of any shape, instead of `y_true` and
+            `y_pred`; pass their `losses` as well. They are ranked together.
+        losses: the losses of the samples with these scores, in their shape.
 
     Returns:
         The area, a float; NaN if no score lies below τ, or a prediction is NaN.
@@ -115,19 +138,25 @@ def au(
     level = check_number(
         "quantile", quantile, "a number in (0, 1]", above=0.0, most=1.0
     )
-    data = y_true, y_pred, csfs.get(csf), loss, sample_weight, from_logits, outputs
-    return mean_over_labels(lambda ranked: ranked.ranking().au(level), *data)
+    outputs = Outputs(from_logits, multi_label, ignore_class, axis, decision_threshold)
+    parts = ranked(y_true, y_pred, csf, loss, scores, losses, sample_weight, outputs)
+    return mean_of_rankings("au", parts, level)
 
 
 def excess_aurc(
-    y_true: Any,
-    y_pred: Any,
+    y_true: Any = None,
+    y_pred: Any = None,
     csf: Any = "msp",
     *,
+    scores: Any = None,
+    losses: Any = None,
     loss: str = "zero_one",
     from_logits: bool = False,
     sample_weight: Any | None = None,
-    **outputs: Any,
+    multi_label: bool = False,
+    ignore_class: int | None = None,
+    axis: int = -1,
+    decision_threshold: float = 0.5,
 ) -> float:
     """AURC above that of the best ranking of the same losses.
 
@@ -145,8 +174,14 @@ def excess_aurc(
         loss: `"zero_one"`, `"crossentropy"` or `"brier"`.
         from_logits: whether `y_pred` holds logits.
         sample_weight: of a shape that broadcasts to the samples'.
-        **outputs: `multi_label`, `ignore_class`, `axis`, `decision_threshold`, as in
-            `keras_selcal.metrics.ClassificationMetric`.
+        multi_label: whether `y_pred` holds k independent sigmoids.
+        ignore_class: samples with this label do not count.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        decision_threshold: class 1 of two is predicted where its probability is larger
+            than this.
+        scores: confidence scores of your own, of any shape, instead of `y_true` and
+            `y_pred`; pass their `losses` as well. They are ranked together.
+        losses: the losses of the samples with these scores, in their shape.
 
     Returns:
         The excess, a float; NaN where a prediction is NaN.
@@ -161,25 +196,30 @@ def excess_aurc(
     - Geifman et al., [Bias-Reduced Uncertainty Estimation for Deep Neural
       Classifiers](https://arxiv.org/abs/1805.08206)
     """
-
-    def excess(ranked: Ranked) -> Any:
-        best = ranked.ranking(-ranked.losses).aurc()
-        # The difference of two equal sums may round to just below 0.
-        return np.maximum(ranked.ranking().aurc() - best, 0.0)
-
-    data = y_true, y_pred, csfs.get(csf), loss, sample_weight, from_logits, outputs
-    return mean_over_labels(excess, *data)
+    outputs = Outputs(from_logits, multi_label, ignore_class, axis, decision_threshold)
+    parts = ranked(y_true, y_pred, csf, loss, scores, losses, sample_weight, outputs)
+    excess = [
+        ranking(ranks, losses, counts).aurc() - ranking(-losses, losses, counts).aurc()
+        for ranks, losses, counts in parts
+    ]
+    # The difference of two equal sums may round to just below 0.
+    return float(np.mean(np.maximum(excess, 0.0)))
 
 
 def augrc(
-    y_true: Any,
-    y_pred: Any,
+    y_true: Any = None,
+    y_pred: Any = None,
     csf: Any = "msp",
     *,
+    scores: Any = None,
+    losses: Any = None,
     loss: str = "zero_one",
     from_logits: bool = False,
     sample_weight: Any | None = None,
-    **outputs: Any,
+    multi_label: bool = False,
+    ignore_class: int | None = None,
+    axis: int = -1,
+    decision_threshold: float = 0.5,
 ) -> float:
     """Area under the generalised risk-coverage curve.
 
@@ -201,8 +241,14 @@ def augrc(
         loss: `"zero_one"`, `"crossentropy"` or `"brier"`.
         from_logits: whether `y_pred` holds logits.
         sample_weight: of a shape that broadcasts to the samples'.
-        **outputs: `multi_label`, `ignore_class`, `axis`, `decision_threshold`, as in
-            `keras_selcal.metrics.ClassificationMetric`.
+        multi_label: whether `y_pred` holds k independent sigmoids.
+        ignore_class: samples with this label do not count.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        decision_threshold: class 1 of two is predicted where its probability is larger
+            than this.
+        scores: confidence scores of your own, of any shape, instead of `y_true` and
+            `y_pred`; pass their `losses` as well. They are ranked together.
+        losses: the losses of the samples with these scores, in their shape.
 
     Returns:
         The area, a float; NaN where a prediction is NaN.
@@ -217,18 +263,24 @@ def augrc(
     - Traub et al., [Overcoming Common Flaws in the Evaluation of Selective
       Classification Systems](https://arxiv.org/abs/2407.01032)
     """
-    data = y_true, y_pred, csfs.get(csf), loss, sample_weight, from_logits, outputs
-    return mean_over_labels(lambda ranked: ranked.ranking().augrc(), *data)
+    outputs = Outputs(from_logits, multi_label, ignore_class, axis, decision_threshold)
+    parts = ranked(y_true, y_pred, csf, loss, scores, losses, sample_weight, outputs)
+    return mean_of_rankings("augrc", parts)
 
 
 def failure_auroc(
-    y_true: Any,
-    y_pred: Any,
+    y_true: Any = None,
+    y_pred: Any = None,
     csf: Any = "msp",
     *,
+    scores: Any = None,
+    losses: Any = None,
     from_logits: bool = False,
     sample_weight: Any | None = None,
-    **outputs: Any,
+    multi_label: bool = False,
+    ignore_class: int | None = None,
+    axis: int = -1,
+    decision_threshold: float = 0.5,
 ) -> float:
     """Probability that a correct prediction has higher confidence than a wrong one.
 
@@ -246,8 +298,14 @@ def failure_auroc(
         csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it.
         from_logits: whether `y_pred` holds logits.
         sample_weight: of a shape that broadcasts to the samples'.
-        **outputs: `multi_label`, `ignore_class`, `axis`, `decision_threshold`, as in
-            `keras_selcal.metrics.ClassificationMetric`.
+        multi_label: whether `y_pred` holds k independent sigmoids.
+        ignore_class: samples with this label do not count.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        decision_threshold: class 1 of two is predicted where its probability is larger
+            than this.
+        scores: confidence scores of your own, of any shape, instead of `y_true` and
+            `y_pred`; pass their `losses` as well. They are ranked together.
+        losses: 1 for the wrong and 0 for the correct samples, in the shape of `scores`.
 
     Returns:
         The area, a float; NaN if all predictions are correct, or all wrong, or one is
@@ -264,6 +322,10 @@ def failure_auroc(
       Out-of-Distribution Examples in Neural
       Networks](https://arxiv.org/abs/1610.02136)
     """
-    loss = "zero_one"
-    data = y_true, y_pred, csfs.get(csf), loss, sample_weight, from_logits, outputs
-    return mean_over_labels(lambda ranked: ranked.ranking().failure_auroc(), *data)
+    outputs = Outputs(from_logits, multi_label, ignore_class, axis, decision_threshold)
+    parts = ranked(
+        y_true, y_pred, csf, "zero_one", scores, losses, sample_weight, outputs
+    )
+    if losses is not None and not all(np.isin(part[1], (0, 1)).all() for part in parts):
+        refuse("losses", losses, "0 or 1 for each sample")
+    return mean_of_rankings("failure_auroc", parts)

@@ -4,7 +4,13 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._arrays import Tensor, namespace, to_floats, to_numbers
+from keras_selcal._arrays import (
+    Tensor,
+    namespace,
+    to_float_tensor,
+    to_floats,
+    to_numbers,
+)
 from keras_selcal._formulas import soft_cdf as formulas
 from keras_selcal._formulas.counts import count_weights
 from keras_selcal._formulas.soft_cdf import check_cdf_arguments, check_support
@@ -71,8 +77,8 @@ def soft_cdf(
 def score_row(
     scores: Any, sample_weight: Any | None, *others: Any
 ) -> tuple[Any, Any, Any | None]:
-    """Returns `keras.ops` if an argument is a tensor, or NumPy, and the scores and their
-    weights as one row, (1, n).
+    """Returns `keras.ops` if an argument is a tensor, or NumPy, and the scores and
+    their weights as one row, (1, n).
     """
     xp = namespace(scores, sample_weight, *others)
     scores = _floats("scores", scores, xp)
@@ -87,9 +93,4 @@ def _floats(argument: str, x: Any, xp: Any) -> Any:
     """Returns numbers in float32 or float64."""
     if xp is np:
         return to_floats(to_numbers(argument, x))
-    x = xp.convert_to_tensor(x)
-    return (
-        x
-        if "float32" in str(x.dtype) or "float64" in str(x.dtype)
-        else xp.cast(x, "float32")
-    )
+    return to_float_tensor(x)

@@ -7,6 +7,7 @@ import numpy as np
 from keras_selcal import csf as csfs
 from keras_selcal._arrays import Array, to_numbers, to_numpy
 from keras_selcal._formulas.ranking import Ranking
+from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._predictions.samples import Samples
 from keras_selcal._segments import Segments
 from keras_selcal._validation import (
@@ -215,14 +216,11 @@ def _with_unknown(
     unknown: Any,
     csf: Any,
     share: float | None,
-    from_logits: bool,
+    outputs: Outputs,
     sample_weight: Any,
-    outputs: dict[str, Any],
 ) -> Ranking:
     """Returns the ranking of both kinds; accepting an unknown input is an error."""
-    samples = Samples.given(
-        y_true, y_pred, sample_weight, from_logits=from_logits, **outputs
-    )
+    samples = Samples.of(y_true, y_pred, outputs, sample_weight)
     kinds = kinds_of(samples, csf, unknown)
     counts = samples.counts
     weight = unknown_weight(check_share(share), counts.sum(), kinds.m)
@@ -255,7 +253,9 @@ def scod_aurc(
     share: float | None = None,
     from_logits: bool = False,
     sample_weight: Any | None = None,
-    **outputs: Any,
+    ignore_class: int | None = None,
+    axis: int = -1,
+    decision_threshold: float = 0.5,
 ) -> float:
     """AURC in the presence of unknown inputs, each of which is an error if accepted.
 
@@ -285,8 +285,10 @@ def scod_aurc(
         from_logits: whether predictions are logits.
         sample_weight: w of the known inputs, 1 by default; scaled up to a sum of n if
             theirs is smaller, as in every metric.
-        **outputs: `ignore_class`, `axis`, `decision_threshold`, as in
-            `keras_selcal.metrics.ClassificationMetric`.
+        ignore_class: samples with this label do not count.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        decision_threshold: class 1 of two is predicted where its probability is larger
+            than this.
 
     Returns:
         The area, a float.
@@ -301,7 +303,13 @@ def scod_aurc(
     - Xia & Bouganis, [Augmenting Softmax Information for Selective Classification with
       Out-of-Distribution Data](https://arxiv.org/abs/2207.07506)
     """
-    data = y_true, y_pred, unknown, csf, share, from_logits, sample_weight, outputs
+    outputs = Outputs(
+        from_logits,
+        ignore_class=ignore_class,
+        axis=axis,
+        decision_threshold=decision_threshold,
+    )
+    data = y_true, y_pred, unknown, csf, share, outputs, sample_weight
     return float(_with_unknown(*data).aurc())
 
 
@@ -314,7 +322,9 @@ def scod_augrc(
     share: float | None = None,
     from_logits: bool = False,
     sample_weight: Any | None = None,
-    **outputs: Any,
+    ignore_class: int | None = None,
+    axis: int = -1,
+    decision_threshold: float = 0.5,
 ) -> float:
     """AUGRC in the presence of unknown inputs, each of which is an error if accepted.
 
@@ -334,7 +344,9 @@ def scod_augrc(
         share: as in `scod_aurc`.
         from_logits: as in `scod_aurc`.
         sample_weight: as in `scod_aurc`.
-        **outputs: as in `scod_aurc`.
+        ignore_class: as in `scod_aurc`.
+        axis: as in `scod_aurc`.
+        decision_threshold: as in `scod_aurc`.
 
     Returns:
         The area, a float.
@@ -345,5 +357,11 @@ def scod_augrc(
     >>> round(scod_augrc([0, 0], p, [[0.6, 0.4]]), 4)        # (½ + 1½)/9
     0.2222
     """
-    data = y_true, y_pred, unknown, csf, share, from_logits, sample_weight, outputs
+    outputs = Outputs(
+        from_logits,
+        ignore_class=ignore_class,
+        axis=axis,
+        decision_threshold=decision_threshold,
+    )
+    data = y_true, y_pred, unknown, csf, share, outputs, sample_weight
     return float(_with_unknown(*data).augrc())

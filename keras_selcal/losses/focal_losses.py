@@ -121,7 +121,7 @@ class InverseFocalLoss(_FocalFamily):
 
     with p_y the probability of the true class. γ = 0 is cross-entropy. For γ above
     3.591 the gradient −(1 + p)^γ/p − γ(1 + p)^{γ−1} ln p is positive for some p, where
-    the loss lowers p_y (see `keras_selcal.analysis`); γ > 3.5 gives a warning.
+    the loss lowers p_y; γ > 3.5 gives a warning.
 
     Args:
         gamma: γ ≥ 0.

@@ -2,12 +2,16 @@
 
 from typing import Any
 
+from keras import ops
+
 from keras_selcal._arrays import Tensor
+from keras_selcal._formulas.counts import count_weights
 from keras_selcal._formulas.kernels import (
     KINDS,
+    KernelEstimate,
     check_bandwidth,
     check_size,
-    kde_calibration_errors,
+    margins_of,
 )
 from keras_selcal._predictions.batch import Batch
 from keras_selcal._saving import serializable
@@ -104,14 +108,13 @@ class KDECrossentropy(ClassificationLoss):
         self.subsample = check_size("subsample", subsample)
 
     def sample_losses(self, batch: Batch) -> Tensor:
-        error = kde_calibration_errors(
-            batch,
-            self.kind,
-            self.bandwidth,
-            self.order,
-            self.block_size,
-            self.subsample,
-        )
+        sizes = {"block_size": self.block_size, "subsample": self.subsample}
+        h: Any = self.bandwidth
+        if h == "auto":
+            # Without a gradient, nothing is kept for a backward pass.
+            h = kernel_estimate(batch.still(), self.kind, **sizes).likeliest()
+        estimate = kernel_estimate(batch, self.kind, **sizes)
+        error = batch.from_labels(estimate.errors(h, self.order))
         return batch.expectation(crossentropy(batch)) + self.kde_weight * error
 
     def get_config(self) -> dict[str, Any]:
@@ -124,3 +127,27 @@ class KDECrossentropy(ClassificationLoss):
             "block_size": self.block_size,
             "subsample": self.subsample,
         }
+
+
+def kernel_estimate(
+    batch: Batch,
+    kind: str,
+    *,
+    block_size: int | None = None,
+    subsample: int | None = None,
+    rows: Any = None,
+) -> KernelEstimate:
+    """Returns the kernel estimate of a batch; see `KernelEstimate`."""
+    p, log_p, weight = batch.p, batch.log_p, batch.sample_weight
+    rest = -ops.expm1(log_p) if batch.from_logits else 1.0 - p
+    margins = margins_of(
+        p, log_p, rest, batch.distributions, kind, batch.num_labels, ops
+    )
+    count = count_weights(
+        batch.by_label(batch.y_pred[:, 0]),
+        None if weight is None else batch.by_label(weight),
+        ops,
+    )
+    return KernelEstimate(
+        margins, count, ops, block_size=block_size, subsample=subsample, rows=rows
+    )

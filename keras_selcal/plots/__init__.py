@@ -1,4 +1,4 @@
-"""Plots of calibration, selective classification and losses, made with matplotlib.
+"""Plots of calibration and selective classification, made with matplotlib.
 
 Every function draws on the optional `ax`, or on a new figure, and returns the Axes. To
 save or show a plot, call `ax.figure.savefig("plot.png")` or
@@ -6,10 +6,8 @@ save or show a plot, call `ax.figure.savefig("plot.png")` or
 """
 
 from keras_selcal.plots.histogram import confidence_histogram
-from keras_selcal.plots.loss_curves import loss_gradients, loss_values, loss_weights
 from keras_selcal.plots.reliability import reliability_diagram, reliability_gaps
 from keras_selcal.plots.risk_coverage import risk_coverage_curve
-from keras_selcal.plots.sample_gradients import sample_gradients
 from keras_selcal.plots.score_cdf import score_cdf
 from keras_selcal.plots.sets import class_coverage, set_sizes
 from keras_selcal.plots.threshold_risk import threshold_risk
@@ -17,13 +15,9 @@ from keras_selcal.plots.threshold_risk import threshold_risk
 __all__ = [
     "class_coverage",
     "confidence_histogram",
-    "loss_gradients",
-    "loss_values",
-    "loss_weights",
     "reliability_diagram",
     "reliability_gaps",
     "risk_coverage_curve",
-    "sample_gradients",
     "score_cdf",
     "set_sizes",
     "threshold_risk",

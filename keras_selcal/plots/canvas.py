@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_selcal._extras import require
+from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._predictions.samples import Samples
 from keras_selcal._validation import refuse
 
@@ -74,10 +75,10 @@ def text(name: Any) -> str:
 
 
 def finite_samples(
-    y_true: Any, y_pred: Any, sample_weight: Any, **outputs: Any
+    y_true: Any, y_pred: Any, outputs: Outputs, sample_weight: Any
 ) -> Samples:
     """Returns the samples; refuses NaN, which cannot be drawn."""
-    samples = Samples.given(y_true, y_pred, sample_weight, **outputs)
+    samples = Samples.of(y_true, y_pred, outputs, sample_weight)
     if np.isnan(samples.confidence).any():
         refuse("y_pred", y_pred, "free of NaN")
     return samples

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from keras_selcal import csf as csfs
+from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._validation import check_count
 from keras_selcal.plots import canvas
 
@@ -18,7 +19,10 @@ def confidence_histogram(
     from_logits: bool = False,
     sample_weight: Any | None = None,
     ax: Any = None,
-    **outputs: Any,
+    multi_label: bool = False,
+    ignore_class: int | None = None,
+    axis: int = -1,
+    decision_threshold: float = 0.5,
 ) -> Any:
     """Draws the confidence of correct and of wrong predictions.
 
@@ -45,8 +49,11 @@ def confidence_histogram(
         from_logits: whether `y_pred` holds logits.
         sample_weight: weights of a shape that broadcasts to the samples'.
         ax: the Axes to draw on. By default a new figure is made.
-        **outputs: `multi_label`, `ignore_class`, `axis`, `decision_threshold`, as in
-            `keras_selcal.metrics.ClassificationMetric`.
+        multi_label: whether `y_pred` holds k independent sigmoids.
+        ignore_class: samples with this label do not count.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        decision_threshold: class 1 of two is predicted where its probability is larger
+            than this.
 
     Returns:
         The Axes.
@@ -65,9 +72,8 @@ def confidence_histogram(
     """
     num_bins = check_count("num_bins", num_bins)
     score = csfs.get(csf)
-    samples = canvas.finite_samples(
-        y_true, y_pred, sample_weight, from_logits=from_logits, **outputs
-    )
+    outputs = Outputs(from_logits, multi_label, ignore_class, axis, decision_threshold)
+    samples = canvas.finite_samples(y_true, y_pred, outputs, sample_weight)
     scores = samples.scores(score)
     low, high = score.support(samples.num_classes)
     if not score.bounded:

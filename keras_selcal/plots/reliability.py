@@ -7,9 +7,13 @@ import numpy as np
 
 from keras_selcal._arrays import Array
 from keras_selcal._formulas.binning import check_binning, check_kind
+from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._validation import check_number, refuse
-from keras_selcal.functional.reliability import ReliabilityCurve
-from keras_selcal.functional.reliability_bins import ReliabilityBins, reliability_bins
+from keras_selcal.functional.reliability import (
+    ReliabilityBins,
+    ReliabilityCurve,
+    reliability_bins,
+)
 from keras_selcal.plots import canvas
 
 
@@ -60,7 +64,10 @@ def reliability_diagram(
     sample_weight: Any | None = None,
     confidence_level: float | None = 0.95,
     ax: Any = None,
-    **outputs: Any,
+    multi_label: bool = False,
+    ignore_class: int | None = None,
+    axis: int = -1,
+    decision_threshold: float = 0.5,
 ) -> Any:
     """Draws accuracy against confidence, bin by bin.
 
@@ -95,8 +102,11 @@ def reliability_diagram(
         confidence_level: level of the whiskers, in (0, 1); None draws no whiskers.
         ax: the Axes to draw on; for a mapping, one for each model. By default a new
             figure is made.
-        **outputs: `multi_label`, `ignore_class`, `axis`, `decision_threshold`, as in
-            `keras_selcal.metrics.ClassificationMetric`.
+        multi_label: whether `y_pred` holds k independent sigmoids.
+        ignore_class: samples with this label do not count.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        decision_threshold: class 1 of two is predicted where its probability is larger
+            than this.
 
     Returns:
         The Axes; for a mapping an array with one Axes per model, in its order.
@@ -124,11 +134,10 @@ def reliability_diagram(
         check_number(
             "confidence_level", confidence_level, "in (0, 1)", above=0.0, below=1.0
         )
+    outputs = Outputs(from_logits, multi_label, ignore_class, axis, decision_threshold)
     bins: dict[str, dict[str, ReliabilityBins]] = {}
     for name, predictions in canvas.models(y_pred).items():
-        samples = canvas.finite_samples(
-            y_true, predictions, sample_weight, from_logits=from_logits, **outputs
-        )
+        samples = canvas.finite_samples(y_true, predictions, outputs, sample_weight)
         check_kind(kind, samples.num_classes)
         bins[name] = {
             one: reliability_bins(

@@ -8,6 +8,7 @@ from keras_selcal import csf as csfs
 from keras_selcal import functional
 from keras_selcal._arrays import Array
 from keras_selcal._formulas.ranking import best_ranking
+from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._predictions.samples import Samples
 from keras_selcal._validation import check_number, refuse
 from keras_selcal.functional.risk_coverage import RiskCoverageCurve
@@ -34,7 +35,10 @@ def risk_coverage_curve(
     threshold: float | None = None,
     coverage: float | None = None,
     ax: Any = None,
-    **outputs: Any,
+    multi_label: bool = False,
+    ignore_class: int | None = None,
+    axis: int = -1,
+    decision_threshold: float = 0.5,
 ) -> Any:
     """Draws the selective risk against coverage.
 
@@ -64,8 +68,11 @@ def risk_coverage_curve(
             at most one of `threshold` and `coverage`.
         coverage: κ in (0, 1]; it is marked with its risk.
         ax: the Axes to draw on. By default a new figure is made.
-        **outputs: `multi_label`, `ignore_class`, `axis`, `decision_threshold`, as in
-            `keras_selcal.metrics.ClassificationMetric`.
+        multi_label: whether `y_pred` holds k independent sigmoids.
+        ignore_class: samples with this label do not count.
+        axis: axis of the classes in `y_pred`: −1, or 1 for channels first.
+        decision_threshold: class 1 of two is predicted where its probability is larger
+            than this.
 
     Returns:
         The Axes.
@@ -87,11 +94,10 @@ def risk_coverage_curve(
         threshold = check_number("threshold", threshold, "a number or None")
         if coverage is not None:
             refuse("coverage", coverage, "None if `threshold` is given")
+    outputs = Outputs(from_logits, multi_label, ignore_class, axis, decision_threshold)
     models = {
         name: _model(
-            canvas.finite_samples(
-                y_true, predictions, sample_weight, from_logits=from_logits, **outputs
-            ),
+            canvas.finite_samples(y_true, predictions, outputs, sample_weight),
             csf,
             loss,
             threshold,

@@ -6,7 +6,7 @@ import numpy as np
 
 from keras_selcal._validation import check_number
 from keras_selcal.conformal.evaluation import check_sets
-from keras_selcal.functional.reliability_bins import wilson
+from keras_selcal.functional.reliability import wilson
 from keras_selcal.plots import canvas
 
 

@@ -21,7 +21,7 @@ from keras_selcal._formulas.ranking import Ranking
 from keras_selcal._predictions.samples import Samples, to_counts
 from keras_selcal._segments import Segments
 from keras_selcal.functional.sample_losses import sample_losses
-from keras_selcal.functional.smooth import smooth_errors
+from keras_selcal.functional.smooth_ece import smooth_errors
 
 # SmoothECE of a resample is computed on a coarser grid than the metric itself: within
 # 1e-5 of it, at a small part of the cost.

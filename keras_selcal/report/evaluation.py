@@ -15,7 +15,7 @@ from keras_selcal._resampling import resample_counts
 from keras_selcal._validation import check_count, check_number, refuse
 from keras_selcal.functional.calibration import class_sums
 from keras_selcal.functional.refinement import refined_losses
-from keras_selcal.functional.reliability_bins import ReliabilityBins, reliability_bins
+from keras_selcal.functional.reliability import ReliabilityBins, reliability_bins
 from keras_selcal.metric_table import METRICS, MetricRow
 from keras_selcal.report.bootstrap import Resampled
 from keras_selcal.report.statistics import percentile_ends

@@ -22,7 +22,6 @@ ROWS = {
         MetricRow(
             "ood_auroc",
             functional.ood_auroc,
-            None,
             "Unknown inputs: AUROC",
             "unknown AUROC",
             "Probability that a known input is more confident than an unknown one: 0.5 "
@@ -33,7 +32,6 @@ ROWS = {
         MetricRow(
             "ood_aupr",
             functional.ood_aupr,
-            None,
             "Unknown inputs: average precision",
             "unknown AUPR",
             "Share of known inputs among the more confident ones, averaged over the "
@@ -44,7 +42,6 @@ ROWS = {
         MetricRow(
             "fpr_at_tpr_0.95",
             functional.fpr_at_tpr,
-            None,
             "Unknown inputs accepted",
             "unknown accepted",
             "Share of the unknown inputs that is accepted where 95\N{NO-BREAK SPACE}% "
@@ -54,7 +51,6 @@ ROWS = {
         MetricRow(
             "scod_aurc",
             functional.scod_aurc,
-            None,
             "AURC with unknown inputs",
             "SCOD AURC",
             "AURC of known and unknown inputs together, where accepting an unknown one "

@@ -1,14 +1,21 @@
 """Selective prediction: classifiers that abstain where confidence is too low."""
 
+from typing import TYPE_CHECKING
+
+from keras_selcal._lazy import lazy
 from keras_selcal.selective.bounds import risk_bound
-from keras_selcal.selective.classifier import (
-    SelectiveClassifier,
-    SelectivePrediction,
-)
 from keras_selcal.selective.drift import DriftCheck, DriftMonitor, ks_test
-from keras_selcal.selective.layer import ABSTAINED, SelectionLayer
 from keras_selcal.selective.losses import answer_losses
+from keras_selcal.selective.record import ABSTAINED, SelectivePrediction
 from keras_selcal.selective.threshold import select_threshold
+
+if TYPE_CHECKING:
+    from keras_selcal.selective.classifier import SelectiveClassifier
+    from keras_selcal.selective.layer import SelectionLayer
+else:
+    __getattr__ = lazy(
+        __name__, {"SelectiveClassifier": "classifier", "SelectionLayer": "layer"}
+    )
 
 __all__ = [
     "ABSTAINED",

@@ -1,7 +1,7 @@
 """The base classes of classifiers that abstain or return prediction sets."""
 
 import warnings
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 import keras
@@ -9,41 +9,19 @@ import numpy as np
 from keras import ops
 
 from keras_selcal._arrays import Tensor, to_numpy
-from keras_selcal._predictions.data import (
-    LabelledData,
-    LabelledOutputs,
-    check_order,
-    predict_masked,
-)
+from keras_selcal._formulas.functions import first_largest, softmax
+from keras_selcal._predictions.data import LabelledData, check_order, predict_masked
 from keras_selcal._predictions.models import append_layer, gives_logits
 from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._saving import deserialize_if_config
 from keras_selcal._validation import refuse
-from keras_selcal.calibrators import CalibrationLayer, Calibrator
+from keras_selcal.calibrators import Calibrator
+from keras_selcal.calibrators.layer import CalibrationLayer
 from keras_selcal.selective.data import SelectionData
+from keras_selcal.selective.record import Record
 
 C = TypeVar("C", bound="AnsweringClassifier")
 L = TypeVar("L", bound="AnswerLayer")
-
-
-class Record:
-    """Base class of what a fit leaves behind, a dataclass that JSON can hold."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the record in a form that JSON can hold."""
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in asdict(self).items()  # type: ignore[call-overload]
-        }
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Any:
-        return cls(
-            **{
-                name: tuple(value) if isinstance(value, list) else value
-                for name, value in values.items()
-            }
-        )
 
 
 class AnswerLayer(keras.layers.Layer):
@@ -81,7 +59,11 @@ class AnswerLayer(keras.layers.Layer):
         inputs = ops.cast(ops.convert_to_tensor(inputs), self.compute_dtype)
         columns = self.outputs.columns(inputs, from_logits, ops)
         if self.calibration is None:
-            p = ops.softmax(columns, axis=-1) if from_logits else columns
+            if from_logits:
+                p = softmax(columns, ops)
+            else:
+                # NaN makes the whole row NaN.
+                p = columns + 0.0 * ops.sum(columns, axis=-1, keepdims=True)
             return columns, p, ops.ones_like(p[..., 0], dtype="bool")
         p = self.outputs.columns(self.calibration(inputs), False, ops)
         return columns, p, self.calibration.accepts(inputs)
@@ -93,12 +75,13 @@ class AnswerLayer(keras.layers.Layer):
         its probabilities are uniform.
         """
         if self.outputs.decision_threshold == 0.5:
-            labels = ops.argmax(p, axis=-1)
+            labels = ops.cast(first_largest(p, ops)[..., 0], "int32")
         else:
             labels = ops.cast(p[..., 1] > self.outputs.decision_threshold, "int32")
-        if self.calibration is not None:
-            labels = ops.where(accepted, labels, ops.argmax(columns, axis=-1))
-        return ops.cast(labels, "int32")
+        if self.calibration is None:
+            return labels
+        of_model = ops.cast(first_largest(columns, ops)[..., 0], "int32")
+        return ops.where(accepted, labels, of_model)
 
     def compute_mask(self, inputs: Tensor, previous_mask: Any = None) -> None:
         """Returns None: the answers have the mask in them."""
@@ -132,7 +115,10 @@ class AnsweringClassifier:
         model: a Keras model.
         calibrator: a calibrator or None; `fit` starts from it each time.
         from_logits: whether the model gives logits, or None.
-        **outputs: options of `Outputs`.
+        multi_label: as in `Outputs`, and so are the others.
+        ignore_class: see `Outputs`.
+        axis: see `Outputs`.
+        decision_threshold: see `Outputs`.
     """
 
     layer_class: ClassVar[type[AnswerLayer]]
@@ -142,11 +128,21 @@ class AnsweringClassifier:
         model: keras.Model,
         calibrator: Calibrator | None,
         from_logits: bool | None,
-        **outputs: Any,
+        *,
+        multi_label: bool = False,
+        ignore_class: int | None = None,
+        axis: int = -1,
+        decision_threshold: float = 0.5,
     ) -> None:
         if not isinstance(model, keras.Model):
             refuse("model", model, "a Keras model")
-        self.outputs = Outputs(gives_logits(model, from_logits), **outputs)
+        self.outputs = Outputs(
+            gives_logits(model, from_logits),
+            multi_label,
+            ignore_class,
+            axis,
+            decision_threshold,
+        )
         if calibrator is not None:
             if not isinstance(calibrator, Calibrator):
                 allowed = "a calibrator of keras_selcal, or None"
@@ -190,8 +186,8 @@ class AnsweringClassifier:
         check_order(x, groups=groups)
         source = LabelledData(x, y, sample_weight, batch_size=batch_size)
         found = source.predict(self.model, verbose=verbose, axis=self.outputs.axis)
-        data = SelectionData.of(found, self.outputs, groups, self._told)
-        return data, data.digest(x if source.arrays else None)
+        data = SelectionData.of(*found, self.outputs, groups, self._told)
+        return data, data.digest(keras.tree.flatten(x) if source.arrays else None)
 
     def _read_new(self, *arguments: Any) -> SelectionData:
         """Returns the data to evaluate on, which should not be those of the fit."""
@@ -220,10 +216,8 @@ class AnsweringClassifier:
             if self.outputs.multi_label:
                 labels = np.moveaxis(labels, -1, self.outputs.axis)
                 weight = weight.max(axis=-1)
-            calibrator = calibrator.fitted_copy(
-                LabelledOutputs(first.y_pred, labels, weight),
-                replace(self.outputs, decision_threshold=0.5),
-            )
+            outputs = replace(self.outputs, decision_threshold=0.5)
+            calibrator = calibrator.fitted_copy(first.y_pred, labels, weight, outputs)
         return first, data, calibrator
 
     def _calibration(self, calibrator: Calibrator | None) -> CalibrationLayer | None:
@@ -292,18 +286,3 @@ class AnsweringClassifier:
 def to_arrays(tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
     """Returns answers as NumPy arrays."""
     return {name: ops.convert_to_numpy(value) for name, value in tensors.items()}
-
-
-def with_margin(q: np.ndarray, scores: np.ndarray, cells: Any = 0) -> np.ndarray:
-    """Returns thresholds just above that let the same scores pass, in float32 too.
-
-    Args:
-        q: thresholds that scores ≤ q pass, (c,).
-        scores: of the samples, (n,).
-        cells: which of the thresholds is for each, (n,).
-    """
-    following, cells = np.full(len(q), np.inf), np.broadcast_to(cells, len(scores))
-    np.minimum.at(following, cells, np.where(scores > q[cells], scores, np.inf))
-    margin = 1e-6 * np.maximum(1, np.where(np.isfinite(q), np.abs(q), 0))
-    higher = np.minimum(q + margin, (q + following) / 2).astype("float32")
-    return np.where((higher >= q) & (higher < following), higher, q)

@@ -6,13 +6,11 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
-import keras
 import numpy as np
 
 from keras_selcal._arrays import Array, to_floats, to_numpy
-from keras_selcal._predictions.data import LabelledOutputs
-from keras_selcal._predictions.models import check_outputs
 from keras_selcal._predictions.outputs import Outputs, broadcast_weight
+from keras_selcal._predictions.samples import check_outputs
 from keras_selcal._validation import check_groups, refuse
 from keras_selcal.selective.cuts import Cuts
 
@@ -48,19 +46,26 @@ class SelectionData:
 
     @classmethod
     def of(
-        cls, found: LabelledOutputs, outputs: Outputs, groups: Any, told: bool
+        cls,
+        y_pred: Array,
+        y_true: Array,
+        weight: Array | None,
+        outputs: Outputs,
+        groups: Any,
+        told: bool,
     ) -> "SelectionData":
         """Checks and arranges a model's outputs for labelled data.
 
         Args:
-            found: outputs, labels and weights.
-            outputs: what they mean.
+            y_pred: the model's outputs.
+            y_true: labels.
+            weight: weights that broadcast to the samples' shape, or None.
+            outputs: what outputs and labels mean.
             told: whether the user has said if the outputs are logits.
             groups: None, `"first_axis"`, or an array of the samples' shape or of its
                 first axis.
         """
-        check_outputs(found, outputs, told=told)
-        y_pred, y_true, weight = found
+        check_outputs(y_pred, y_true, weight, outputs, told=told)
         y_pred = to_floats(y_pred)
         samples = tuple(outputs.sample_shape(y_pred.shape))
         arranged = outputs.arrange(y_true, y_pred, y_true.shape, np)
@@ -170,15 +175,15 @@ class SelectionData:
             for label in range(self.labels.shape[-1])
         ]
 
-    def digest(self, x: Any) -> bytes:
-        """Returns a fingerprint: of arrays by their content, of a data set, which may
-        shuffle, by the sorted outputs.
+    def digest(self, arrays: list[Any] | None) -> bytes:
+        """Returns a fingerprint: of arrays by their content, of a data set (None),
+        which may shuffle, by the sorted outputs.
         """
         digest = hashlib.blake2b(digest_size=16)
         labels = self.labels.reshape(len(self.y_pred), -1)
-        if x is not None:
-            for leaf in keras.tree.flatten(x):
-                digest.update(np.ascontiguousarray(to_numpy(leaf)).tobytes())
+        if arrays is not None:
+            for x in arrays:
+                digest.update(np.ascontiguousarray(to_numpy(x)).tobytes())
         else:
             rows = self.y_pred.reshape(len(labels), -1)
             order = np.lexsort((*rows.T, *labels.T))

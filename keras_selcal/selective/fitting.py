@@ -12,11 +12,11 @@ from keras_selcal._arrays import Array
 from keras_selcal.csf.choice import Choice, best_of, default_candidates
 from keras_selcal.csf.probabilities import msp
 from keras_selcal.csf.score import ConfidenceScore
-from keras_selcal.selective.base import with_margin
 from keras_selcal.selective.cuts import Cuts
 from keras_selcal.selective.data import SelectionData
 from keras_selcal.selective.drift import reference_sample, unit_means
 from keras_selcal.selective.record import FitRecord
+from keras_selcal.selective.threshold import with_margin
 
 DEFAULT_DELTA = 0.05
 

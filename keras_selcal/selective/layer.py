@@ -8,14 +8,12 @@ from keras import ops
 
 from keras_selcal import csf as csf_module
 from keras_selcal._arrays import Tensor
+from keras_selcal._formulas.functions import constant
 from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._saving import serializable
-from keras_selcal.calibrators import CalibrationLayer
+from keras_selcal.calibrators.layer import CalibrationLayer
 from keras_selcal.selective.base import AnswerLayer, broadcast_mask
-from keras_selcal.selective.record import FitRecord
-
-ABSTAINED = -1
-"""The label of a sample that gets no answer."""
+from keras_selcal.selective.record import ABSTAINED, FitRecord
 
 OPTIONS = ("from_logits", "multi_label", "ignore_class", "axis", "decision_threshold")
 
@@ -85,7 +83,8 @@ class SelectionLayer(AnswerLayer):
         accepted = answer["accepted"] & (answer["confidence"] >= threshold)
         if mask is not None:
             accepted = accepted & broadcast_mask(mask, accepted)
-        labels = ops.where(accepted, answer["labels"], ABSTAINED)
+        labels = answer["labels"]
+        labels = ops.where(accepted, labels, constant(ABSTAINED, labels, ops))
         return {**answer, "accepted": accepted, "labels": labels}
 
     def answer(self, inputs: Tensor) -> dict[str, Tensor]:
@@ -108,8 +107,10 @@ class SelectionLayer(AnswerLayer):
         if self.csf.needs != "logits":
             return self.csf(self._centred(p))
         d = self.outputs.decision_threshold
-        shift = np.log(np.array([d, 1 - d], "float32"))
-        confidence = self.csf(columns if d == 0.5 else columns + shift)
+        if d != 0.5:
+            shifted = columns[..., 0] + math.log(d), columns[..., 1] + math.log(1 - d)
+            columns = ops.stack(shifted, axis=-1)
+        confidence = self.csf(columns)
         # NaN, which is not accepted, where the logits have no probabilities.
         return confidence + 0.0 * ops.sum(p, axis=-1)
 
@@ -120,7 +121,7 @@ class SelectionLayer(AnswerLayer):
         d = self.outputs.decision_threshold
         if d == 0.5:
             return p
-        odds = p * np.array([d, 1 - d], "float32")
+        odds = ops.stack([d * p[..., 0], (1 - d) * p[..., 1]], axis=-1)
         return odds / ops.sum(odds, axis=-1, keepdims=True)
 
     def get_config(self) -> dict[str, Any]:

@@ -1,12 +1,48 @@
-"""What a selective classifier was fitted on, and what it promises."""
+"""Answers of a selective classifier, what it was fitted on, and what it promises."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_selcal.selective.base import Record
-
 Figure = float | tuple[float, ...]
+
+ABSTAINED = -1
+"""The label of a sample that gets no answer."""
+
+
+class SelectivePrediction(NamedTuple):
+    """Answers of a selective classifier.
+
+    Attributes:
+        labels: predicted classes; −1 (`ABSTAINED`) where the sample is not accepted.
+        accepted: which samples are answered.
+        confidence: confidence scores, of rejected samples too.
+    """
+
+    labels: np.ndarray
+    accepted: np.ndarray
+    confidence: np.ndarray
+
+
+class Record:
+    """Base class of what a fit leaves behind, a dataclass that JSON can hold."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the record in a form that JSON can hold."""
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(self).items()  # type: ignore[call-overload]
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Any:
+        return cls(
+            **{
+                name: tuple(value) if isinstance(value, list) else value
+                for name, value in values.items()
+            }
+        )
 
 
 @dataclass(frozen=True)

@@ -186,3 +186,18 @@ def check_delta(delta: float) -> float:
             stacklevel=3,
         )
     return number
+
+
+def with_margin(q: np.ndarray, scores: np.ndarray, cells: Any = 0) -> np.ndarray:
+    """Returns thresholds just above that let the same scores pass, in float32 too.
+
+    Args:
+        q: thresholds that scores ≤ q pass, (c,).
+        scores: of the samples, (n,).
+        cells: which of the thresholds is for each, (n,).
+    """
+    following, cells = np.full(len(q), np.inf), np.broadcast_to(cells, len(scores))
+    np.minimum.at(following, cells, np.where(scores > q[cells], scores, np.inf))
+    margin = 1e-6 * np.maximum(1, np.where(np.isfinite(q), np.abs(q), 0))
+    higher = np.minimum(q + margin, (q + following) / 2).astype("float32")
+    return np.where((higher >= q) & (higher < following), higher, q)

@@ -8,9 +8,9 @@ from keras_selcal import (
     DualFocalLoss,
     FocalLoss,
     InverseFocalLoss,
-    plots,
 )
 from keras_selcal.plots import canvas
+from recipes.paper import loss_plots
 from recipes.paper.picture import Picture, axes
 
 # With so many classes the confidence of a sample is p, except for the smallest p.
@@ -29,10 +29,10 @@ def weight_and_loss() -> Picture:
         "AU": AULoss(),
     }
     ((left, right),) = axes(1, 2)
-    plots.loss_weights(drawn, _MANY, ax=left)
+    loss_plots.loss_weights(drawn, _MANY, ax=left)
     # The weight of AURC goes to ∞ as p goes to 1, and would flatten the others.
     left.set_ylim(0, 5)
-    plots.loss_values(drawn, _MANY, ax=right)
+    loss_plots.loss_values(drawn, _MANY, ax=right)
     right.set_ylim(0, 4)
     return Picture(
         "weightandloss",
@@ -51,12 +51,12 @@ def gradient_comparison() -> Picture:
     """fig:gradientcomparison: focal and inverse focal loss, for several γ."""
     ((left, right),) = axes(1, 2)
     focal = {f"γ = {gamma}": FocalLoss(gamma) for gamma in (0, 1, 2, 3, 5)}
-    plots.loss_gradients(focal, normalize=False, ax=left)
+    loss_plots.loss_gradients(focal, normalize=False, ax=left)
     with warnings.catch_warnings():
         # InverseFocalLoss warns of the positive gradients that this figure shows.
         warnings.simplefilter("ignore")
         inverse = {f"γ = {gamma}": InverseFocalLoss(gamma) for gamma in range(6)}
-        plots.loss_gradients(inverse, normalize=False, ax=right)
+        loss_plots.loss_gradients(inverse, normalize=False, ax=right)
     right.set_ylim(bottom=-10)
     left.set_title("focal loss")
     right.set_title("inverse focal loss")
@@ -67,7 +67,7 @@ def gradient_comparison() -> Picture:
         "goes to 0 as p goes to 1. The gradient of inverse focal loss does not, and it "
         f"is positive for some p if γ is above 1/W(1/e) = {TURN} (the paper's text "
         "says 3.5, its appendix 4). Computed from the losses, as by "
-        "`keras_selcal.analysis.loss_curve`.",
+        "`recipes.paper.analysis.loss_curve`.",
         left.figure,
     )
 
@@ -80,7 +80,8 @@ def dual_focal() -> Picture:
         for variant in ("intended", "discarded", "released")
     }
     ((left, right),) = axes(1, 2)
-    for ax, draw in ((left, plots.loss_weights), (right, plots.loss_gradients)):
+    drawn_by = (left, loss_plots.loss_weights), (right, loss_plots.loss_gradients)
+    for ax, draw in drawn_by:
         end = rival / (1 + rival)
         ax.axvspan(
             0, end, color=canvas.PALE, alpha=0.4, lw=0, zorder=0, label="misclassified"

@@ -21,11 +21,11 @@ from typing import Any
 
 import keras
 from keras import ops
+from keras_selcal.callbacks.loss_schedule import release, track
 
 from keras_selcal import AURCLoss, KDECrossentropy
 from keras_selcal._backend.ops import Tensor, top_two
 from keras_selcal._validation import check_choice
-from keras_selcal.callbacks.loss_schedule import release, track
 from keras_selcal.losses import Batch, ReweightedLoss
 from keras_selcal.losses.base import crossentropy
 

@@ -16,6 +16,7 @@ from keras_selcal import (
 )
 from recipes import settings
 from recipes.data.digits import LABEL_NOISE
+from recipes.paper import loss_plots
 from recipes.paper.picture import Picture, axes, slug
 from recipes.progress import Progress, console
 from recipes.request import Request
@@ -91,7 +92,7 @@ def _gradients(snapshots: dict[int, Predictions]) -> Any:
     (panels,) = axes(1, len(snapshots), 4.6, 4.6)
     named = {f"epoch {epoch}": found.logits for epoch, found in snapshots.items()}
     labels = next(iter(snapshots.values())).labels
-    plots.sample_gradients(drawn, labels, named, from_logits=True, ax=panels)
+    loss_plots.sample_gradients(drawn, labels, named, from_logits=True, ax=panels)
     for ax in panels[:-1]:
         ax.get_legend().remove()
     for ax in panels[1:]:

@@ -273,7 +273,7 @@ def test_count_below_is_searchsorted(m, seed):
     rows = [np.sort(rng.integers(0, 8, m - (c > 0) * (m > 1)) / 8) for c in range(3)]
     values = rng.integers(0, 9, (50, 3)) / 8
     edges = stack_edges(rows).astype("float32")
-    ours = numpy(count_below(ops.convert_to_tensor(edges), as_tensor(values)))
+    ours = numpy(count_below(ops.convert_to_tensor(edges), as_tensor(values), ops))
     expected = [np.searchsorted(rows[c], values[:, c]) for c in range(3)]
     np.testing.assert_array_equal(ours, np.stack(expected, 1))
 

@@ -16,9 +16,9 @@ from keras_selcal._formulas.binning import uniform_bins
 from keras_selcal._predictions.batch import Batch
 from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._predictions.samples import Samples
-from keras_selcal._segments import Segments, sizes_and_flags
 from keras_selcal.functional import calibration
-from keras_selcal.functional.smooth import smooth_errors
+from keras_selcal.functional.smooth_ece import smooth_errors
+from keras_selcal.losses.kde_crossentropy import kernel_estimate
 
 CSFS = ("msp", "margin", "neg_entropy")
 
@@ -319,16 +319,16 @@ def test_kde_ece_is_the_mean_of_leave_one_out_errors(kind, monkeypatch):
 def test_fillers_of_a_block_of_margins_have_no_likelihood(monkeypatch):
     y, p = data(21, 3, dtype="float32")
     batch = Batch.of(y, p, Outputs())
-    whole = float(kernels.KernelEstimate(batch, "marginal").log_likelihood(0.1)[0])
+    whole = float(kernel_estimate(batch, "marginal").log_likelihood(0.1)[0])
     # Two margins a block: the last one has a filler.
     monkeypatch.setattr(kernels, "MOST_ENTRIES", 2 * 21 * 21)
-    blocks = float(kernels.KernelEstimate(batch, "marginal").log_likelihood(0.1)[0])
+    blocks = float(kernel_estimate(batch, "marginal").log_likelihood(0.1)[0])
     assert blocks == pytest.approx(whole, rel=1e-5)
 
 
 def test_kde_ece_chooses_its_bandwidth():
     y, p = data(21, 3, dtype="float32")
-    estimate = kernels.KernelEstimate(Batch.of(y, p, Outputs()), "canonical")
+    estimate = kernel_estimate(Batch.of(y, p, Outputs()), "canonical")
     fit = [float(estimate.log_likelihood(h)[0]) for h in kernels.BANDWIDTHS]
     h = kernels.BANDWIDTHS[int(np.argmax(fit))]
     assert F.kde_ece(y, p) == pytest.approx(F.kde_ece(y, p, bandwidth=h), rel=1e-4)
@@ -362,24 +362,6 @@ def test_selective_fallback_lowers_the_binned_ece():
             for q in (p, fallback)
         )
         assert max(after) < max(before)
-
-
-@pytest.mark.backend_free
-@pytest.mark.parametrize("form", ["few ties", "ties", "zeros"])
-def test_groups_of_packed_keys_are_those_of_a_sort_of_indices(form):
-    """Metrics of 0/1 losses sort scores and losses as one integer."""
-    rng = np.random.default_rng(0)
-    keys = rng.random(500).astype("float32")
-    if form == "ties":
-        keys = np.round(keys, 1)
-    if form == "zeros":
-        keys = np.where(keys < 0.5, np.where(keys < 0.2, -0.0, 0.0), keys)
-        keys = keys.astype("float32")
-    flags = rng.random(500) < 0.3
-    groups = Segments.of(keys)
-    sizes, sums = sizes_and_flags(keys, flags)
-    np.testing.assert_array_equal(sizes, groups.sizes)
-    np.testing.assert_array_equal(sums, groups.sums(flags.astype("float64")))
 
 
 @pytest.mark.backend_free

@@ -36,11 +36,6 @@ from plot_data import (
 
 import keras_selcal
 from keras_selcal import (
-    AULoss,
-    AURCLoss,
-    FocalLoss,
-    InverseFocalLoss,
-    KDECrossentropy,
     functional,
     plots,
 )
@@ -58,12 +53,6 @@ DRAW = {
     "reliability_gaps": lambda ax: plots.reliability_gaps(
         functional.reliability_curve(Y, PROBABILITIES, 10), ax=ax
     ),
-    "sample_gradients": lambda ax: plots.sample_gradients(
-        {"cross-entropy": FocalLoss(0), "focal": FocalLoss(2)}, Y, PROBABILITIES, ax=ax
-    ),
-    "loss_values": lambda ax: plots.loss_values(
-        {"cross-entropy": FocalLoss(0), "focal": FocalLoss(2)}, ax=ax
-    ),
     "reliability_diagram": lambda ax: plots.reliability_diagram(
         Y, PROBABILITIES, num_bins=10, ax=ax
     ),
@@ -77,23 +66,6 @@ DRAW = {
         PROBABILITIES.max(-1), PROBABILITIES.argmax(-1) == Y, risk=0.4, ax=ax
     ),
     "score_cdf": lambda ax: plots.score_cdf(SCORES, ax=ax),
-    "loss_weights": lambda ax: plots.loss_weights(
-        {
-            "cross-entropy": FocalLoss(0),
-            "focal": FocalLoss(2),
-            "AURC": AURCLoss(),
-            "AU": AULoss(),
-        },
-        ax=ax,
-    ),
-    "loss_gradients": lambda ax: plots.loss_gradients(
-        {
-            "cross-entropy": FocalLoss(0),
-            "focal": FocalLoss(2),
-            "inverse focal": InverseFocalLoss(2),
-        },
-        ax=ax,
-    ),
 }
 
 
@@ -212,13 +184,11 @@ def test_names_are_shown_as_they_are(name):
     models = {name: PROBABILITIES, "other": PROBABILITIES[::-1]}
     ax = plots.risk_coverage_curve(Y, models)
     reliability = plots.reliability_diagram(Y, models)[0]
-    weights = plots.loss_weights({name: FocalLoss(2)})
     shown = legend(ax)
     assert len(shown) == 4
     for text in (
         ax.get_legend().get_texts()[0],
         reliability.title,
-        weights.get_legend().get_texts()[0],
     ):
         written, is_math = text._preprocess_math(text.get_text())
         assert not is_math
@@ -261,16 +231,6 @@ BAD = [
     (lambda: plots.score_cdf([]), "scores"),
     (lambda: plots.reliability_gaps({}), "curves"),
     (lambda: plots.reliability_gaps(SCORES), "curves"),
-    (lambda: plots.sample_gradients(AULoss(), Y, LOGITS), "y_pred"),
-    (lambda: plots.sample_gradients(AULoss(), Y + K, PROBABILITIES), "y_true"),
-    (lambda: plots.sample_gradients(AULoss(), Y[1:], PROBABILITIES), "y_true"),
-    (lambda: plots.sample_gradients(KDECrossentropy(), Y, PROBABILITIES), "losses"),
-    (lambda: plots.loss_weights(KDECrossentropy()), "losses"),
-    (lambda: plots.loss_weights({}), "losses"),
-    (lambda: plots.loss_weights(3), "losses"),
-    (lambda: plots.loss_weights(AULoss(), num_classes=1), "num_classes"),
-    (lambda: plots.loss_gradients(AULoss(), y_pred=LOGITS), "y_pred"),
-    (lambda: plots.loss_gradients(AULoss(), y_pred=SCORES), "y_pred"),
 ]
 
 

@@ -4,8 +4,8 @@ import keras
 import numpy as np
 import pytest
 import tiny_run
-
 from keras_selcal.calibrators.finetune import CoupledSGD
+
 from recipes import claims, training
 from recipes.cli import main
 from recipes.paper.training_figures import gradients_of_runs

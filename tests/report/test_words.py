@@ -7,7 +7,7 @@ import pytest
 from report_page import classifier, number, page_of
 
 from keras_selcal import CalibrationReport, functional
-from keras_selcal.functional.reliability_bins import wilson
+from keras_selcal.functional.reliability import wilson
 from keras_selcal.report.html import numbers, words
 from keras_selcal.report.statistics import chance_ece
 from keras_selcal.selective.bounds import shortest_above

@@ -2,7 +2,7 @@
 
 import math
 
-from keras_selcal.functional.reliability_bins import ReliabilityBins
+from keras_selcal.functional.reliability import ReliabilityBins
 from keras_selcal.report.html import pictures
 from keras_selcal.report.html.markup import (
     details,

@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_selcal._arrays import Array
 from keras_selcal._formulas.ranking import best_ranking
-from keras_selcal.functional.reliability_bins import ReliabilityBins
+from keras_selcal.functional.reliability import ReliabilityBins
 from keras_selcal.report.evaluation import Evaluation
 from keras_selcal.report.html.markup import line_style
 from keras_selcal.report.html.numbers import count, percent, round_percent

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_selcal.functional.reliability_bins import ReliabilityBins
+from keras_selcal.functional.reliability import ReliabilityBins
 from keras_selcal.report.comparison import Comparison
 from keras_selcal.report.evaluation import Evaluation, Interval
 from keras_selcal.report.html.numbers import (

@@ -1,4 +1,4 @@
-"""Weight, value and gradient of reweighted losses, against p of the true class."""
+"""Plots of weight, value and gradient of losses, against p of the true class."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,9 +8,15 @@ import numpy as np
 from keras_selcal import losses as library
 from keras_selcal._arrays import Array
 from keras_selcal._validation import refuse
-from keras_selcal.analysis import loss_curve
 from keras_selcal.losses import ReweightedLoss
 from keras_selcal.plots import canvas
+from recipes.paper.analysis import SampleGradients, loss_curve
+from recipes.paper.analysis import sample_gradients as gradients_at
+
+_MARKERS = ("o", "^", "s", "D", "v", "P", "X")
+# Share of the height that the histogram of p takes, and the number of its bars.
+_STRIP = 0.16
+_BINS = 50
 
 
 def loss_weights(
@@ -28,7 +34,7 @@ def loss_weights(
     weights depend only on p. Those of AU and AURC depend on the rank of the sample's
     confidence in its batch: here, a large batch with the distribution of `y_pred`, or
     with `msp` uniform on [1/k, 1]. The numbers are those of
-    `keras_selcal.analysis.loss_curve`.
+    `recipes.paper.analysis.loss_curve`.
 
     Formula:
 
@@ -48,12 +54,6 @@ def loss_weights(
 
     Returns:
         The Axes.
-
-    Example:
-    >>> from keras_selcal import FocalLoss
-    >>> ax = loss_weights({"focal": FocalLoss(gamma=1)}, normalize=False)
-    >>> ax.get_lines()[0].get_ydata()[127].round(4).item()        # 1 − p at p = ½
-    0.5
 
     References:
     - Zhou et al., Revisiting Reweighted Risk for Calibration: AURC, Focal and Inverse
@@ -87,12 +87,6 @@ def loss_values(
     Returns:
         The Axes.
 
-    Example:
-    >>> from keras_selcal import FocalLoss
-    >>> ax = loss_values({"cross-entropy": FocalLoss(gamma=0)})
-    >>> ax.get_lines()[0].get_ydata()[127].round(4).item()        # −ln p at p = ½
-    0.6931
-
     References:
     - Zhou et al., Revisiting Reweighted Risk for Calibration: AURC, Focal and Inverse
       Focal Loss, Fig. weightandloss
@@ -111,7 +105,7 @@ def loss_gradients(
 
     Training raises p where the gradient is negative and lowers p where it is positive,
     as inverse focal loss with γ above 3.6 does in places;
-    `keras_selcal.analysis.loss_curve` lists where. Near p = 0 the axis cuts the curves
+    `recipes.paper.analysis.loss_curve` lists where. Near p = 0 the axis cuts the curves
     off.
 
     Formula:
@@ -131,12 +125,6 @@ def loss_gradients(
 
     Returns:
         The Axes.
-
-    Example:
-    >>> from keras_selcal import FocalLoss
-    >>> ax = loss_gradients({"cross-entropy": FocalLoss(gamma=0)})
-    >>> ax.get_lines()[0].get_ydata()[127].round(3).item()        # −1/p at p = ½
-    -2.0
 
     References:
     - Zhou et al., Revisiting Reweighted Risk for Calibration: AURC, Focal and Inverse
@@ -221,3 +209,114 @@ def named_losses(losses: Any) -> dict[str, ReweightedLoss]:
     if len(named) < max(len(losses), 1):
         refuse("losses", losses, f"{allowed}, not empty and with distinct names")
     return named
+
+
+def sample_gradients(
+    losses: Any,
+    y_true: Any,
+    y_pred: Any,
+    *,
+    from_logits: bool = False,
+    ax: Any = None,
+) -> Any:
+    """Draws the gradient of losses at the samples of a model.
+
+    Each sample is one point for each loss, at p of its true class. A histogram at the
+    bottom shows the distribution of p. The numbers are those of
+    `recipes.paper.analysis.sample_gradients`; near p = 0 the axis cuts them off.
+
+    Several models, or one model at several stages of its training, are drawn side by
+    side:
+
+    ```python
+    seen = {}
+    keep = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: seen.update(
+            {f"epoch {epoch + 1}": model.predict(x, verbose=0)}
+        )
+    )
+    model.fit(x, y, epochs=3, callbacks=[keep])
+    sample_gradients([FocalLoss(3), AULoss()], y, seen, from_logits=True)
+    ```
+
+    Formula:
+
+    ```
+    ∂(w ℓ)/∂p = w ∂ℓ/∂p + s ℓ ∂w/∂p,     as in `loss_gradients`, at every sample
+    ```
+
+    Args:
+        losses: a `ReweightedLoss` or its name, a list of them, or a mapping of labels
+            to them. `FocalLoss(gamma=0)` is cross-entropy.
+        y_true: class indices (...) or (..., 1).
+        y_pred: probabilities or logits, (..., k); or a mapping of names to them.
+        from_logits: whether `y_pred` holds logits.
+        ax: the Axes to draw on; for a mapping, one for each of its entries. By default
+            a new figure is made.
+
+    Returns:
+        The Axes; for a mapping, an array with one for each entry, in its order.
+
+    References:
+    - Zhou et al., Revisiting Reweighted Risk for Calibration: AURC, Focal and Inverse
+      Focal Loss, Fig. gradients_over_epochs
+    """
+    named = named_losses(losses)
+    models = canvas.models(y_pred)
+    gradients = {
+        name: {
+            label: gradients_at(loss, y_true, predictions, from_logits=from_logits)
+            for label, loss in named.items()
+        }
+        for name, predictions in models.items()
+    }
+    drawn_on = canvas.axes(ax, len(models))
+    everything = [one for of_model in gradients.values() for one in of_model.values()]
+    for one, (name, of_model) in zip(drawn_on, gradients.items(), strict=True):
+        _draw_samples(one, name, of_model, everything)
+    return canvas.several(drawn_on, y_pred)
+
+
+def _draw_samples(
+    ax: Any,
+    name: str,
+    gradients: dict[str, SampleGradients],
+    everything: list[SampleGradients],
+) -> None:
+    for index, (label, found) in enumerate(gradients.items()):
+        ax.plot(
+            found.p,
+            found.gradient,
+            linestyle="none",
+            marker=_MARKERS[index % len(_MARKERS)],
+            markersize=3.5,
+            alpha=0.6,
+            color=canvas.line_style(index)["color"],
+            markeredgewidth=0,
+            label=label,
+        )
+    heights, edges = np.histogram(found.p, _BINS, (0, 1))
+    tallest = heights.max() / heights.sum()
+    ax.stairs(
+        heights * (_STRIP / heights.max()),
+        edges,
+        fill=True,
+        color=canvas.PALE,
+        zorder=0.5,
+        transform=ax.get_xaxis_transform(),
+        label=f"samples (tallest bar: {canvas.percent(tallest)})",
+    )
+    # All models share one axis, to be comparable; as in `loss_gradients`, it ends at
+    # the median over the losses at p = 0.1.
+    lowest = [np.append(one.gradient[one.p >= 0.1], 0.0).min() for one in everything]
+    highest = max(one.gradient.max() for one in everything)
+    finish_gradients(
+        ax,
+        min(map(np.median, np.array_split(lowest, len(lowest) // len(gradients)))),
+        highest,
+        loc="lower right",
+        # Above the histogram.
+        bbox_to_anchor=(1, _STRIP),
+    )
+    if name:
+        ax.set_title(name)

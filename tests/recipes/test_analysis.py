@@ -16,7 +16,7 @@ from keras_selcal import (
     InverseFocalLoss,
     KDECrossentropy,
 )
-from keras_selcal.analysis import drag, loss_curve, sample_gradients
+from recipes.paper.analysis import drag, loss_curve, sample_gradients
 
 quiet = pytest.mark.filterwarnings("ignore:InverseFocalLoss with", "ignore:AULoss with")
 

@@ -1,4 +1,4 @@
-"""The labelled data that calibrators are fitted on."""
+"""The data that calibrators are fitted on and applied to, as arrays."""
 
 import math
 from collections.abc import Iterator
@@ -29,6 +29,26 @@ class Labelled:
     logits: np.ndarray
     labels: np.ndarray
     weight: np.ndarray
+
+    @classmethod
+    def of(cls, samples: Samples, logits: np.ndarray) -> "Labelled":
+        """Returns samples with the given logits.
+
+        Soft labels become one sample for each class, with the label's mass as its
+        weight.
+        """
+        labels, weight = samples.labels, samples.counts
+        if not samples.sparse:
+            rows, labels = np.nonzero(samples.labels > 0)
+            logits, weight = logits[rows], weight[rows] * samples.labels[rows, labels]
+        impossible = np.isneginf(logits[np.arange(len(labels)), labels])
+        if impossible.any():
+            refuse(
+                "labels",
+                int(labels[impossible][0]),
+                "classes that can occur; the logit of this one is −∞ in its sample",
+            )
+        return cls(logits, labels, weight)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -91,28 +111,25 @@ def gather(
 
     The list has one entry; for multi-label data, one with k = 2 for each label.
     """
-    try:
-        samples = Samples.of(labels, logits, outputs, sample_weight)
-        parts = samples.split_labels()
-    except ValueError as error:
-        # The checks are shared with the metrics, whose arguments have other names.
-        message = str(error).replace("y_true", "labels").replace("y_pred", "logits")
-        raise ValueError(message) from None
+    samples = Samples.of(
+        labels, logits, outputs, sample_weight, names=("labels", "logits")
+    )
+    parts = samples.split_labels()
     if outputs.from_logits:
-        _check_logits(samples.y_pred)
-        return [labelled(part, part.y_pred) for part in parts], 0.0
+        _check_finite(samples.y_pred)
+        return [Labelled.of(part, part.y_pred) for part in parts], 0.0
     p = samples.y_pred
     if np.isnan(p).any():
         refuse("logits", math.nan, "probabilities without NaN")
     floor = max(float(p[p > 0].min()) / 2, TINY)
     return [
-        labelled(part, np.log(np.maximum(part.y_pred, floor))) for part in parts
+        Labelled.of(part, np.log(np.maximum(part.y_pred, floor))) for part in parts
     ], floor
 
 
-def host_outputs(outputs: Outputs, logits: Any, from_logits: bool) -> np.ndarray:
-    """Returns outputs that are not tensors as an array: logits that are not
-    probabilities, or probabilities.
+def checked_outputs(outputs: Outputs, logits: Any, from_logits: bool) -> np.ndarray:
+    """Returns outputs as an array: logits that are not probabilities, or
+    probabilities.
     """
     array = to_numbers("logits", logits)
     if array.ndim:
@@ -126,26 +143,7 @@ def host_outputs(outputs: Outputs, logits: Any, from_logits: bool) -> np.ndarray
     return array
 
 
-def labelled(samples: Samples, logits: np.ndarray) -> Labelled:
-    """Returns samples with hard labels.
-
-    Soft labels become one sample for each class, with the label's mass as its weight.
-    """
-    labels, weight = samples.labels, samples.counts
-    if not samples.sparse:
-        rows, labels = np.nonzero(samples.labels > 0)
-        logits, weight = logits[rows], weight[rows] * samples.labels[rows, labels]
-    impossible = np.isneginf(logits[np.arange(len(labels)), labels])
-    if impossible.any():
-        refuse(
-            "labels",
-            int(labels[impossible][0]),
-            "classes that can occur; the logit of this one is −∞ in its sample",
-        )
-    return Labelled(logits, labels, weight)
-
-
-def _check_logits(rows: np.ndarray) -> None:
+def _check_finite(rows: np.ndarray) -> None:
     """Checks logits (n, k): no NaN and no +∞."""
     if not (np.isfinite(rows.min()) and np.isfinite(rows.max())):
         top = rows.max(axis=-1)
