@@ -33,6 +33,8 @@ _GUIDES = [
     "sets.md",
     "unknown.md",
     "scores.md",
+    "ensembles.md",
+    "drift.md",
     "binary.md",
     "segmentation.md",
     "losses.md",
@@ -44,7 +46,7 @@ _GUIDES = [
     "recipes.md",
 ]
 _API = ["losses", "metrics", "calibrators", "selective", "conformal", "report"]
-_API += ["callbacks", "functional", "csf", "stacks", "plots", "analysis"]
+_API += ["callbacks", "functional", "csf", "stacks", "plots"]
 _log = logging.getLogger("mkdocs.hooks")
 
 
