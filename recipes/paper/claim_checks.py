@@ -233,14 +233,14 @@ def au_ordering(runs: Sequence[Run]) -> Finding:
         for key, figure in paper.items()
         if key[0] == "combined_acc_ece" and key.metric == "ece" and key.loss == "au"
     )
-    from recipes import contest, study, study_page
+    from recipes import study
 
-    found = study_page.cells(study.read_results())
+    found = study.cells(study.read_results())
     rows, lowest, below = [], 0, 0
     for bed, one in study.BEDS.items():
         ece = {
-            entrant.title: study_page.mean(seeds, "test_ece")
-            for loss, entrant in contest.LOSSES.items()
+            title: study.mean(seeds, "test_ece")
+            for loss, title in study.LOSSES.items()
             if (seeds := found.get((bed, loss, "last")))
         }
         if "AU" in ece:

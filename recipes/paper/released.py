@@ -22,7 +22,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_selcal import AURCLoss, KDECrossentropy
+from keras_selcal import AURCLoss, DualFocalLoss, KDECrossentropy
 from keras_selcal._core.ops import Tensor, top_two
 from keras_selcal._core.validation import check_choice
 from keras_selcal.callbacks.loss_schedule import release, track
@@ -186,3 +186,55 @@ class ReleasedKDECrossentropy(KDECrossentropy):
     def sample_losses(self, batch: Batch) -> Tensor:
         xe = batch.expectation(crossentropy(batch))
         return xe + ops.stop_gradient(super().sample_losses(batch) - xe)
+
+
+VARIANTS = ("intended", "discarded", "released")
+
+
+@_serializable
+class DualFocalVariant(DualFocalLoss):
+    """Dual focal loss, −(1 − p_y + p_j)^γ ln p_y, with one of three rivals p_j.
+
+    - `"intended"`: the largest other probability, as the formula is meant (Eq. dfl).
+    - `"discarded"`: the same, but 0 where p_y < p_j: the paper's account of the
+      authors' code.
+    - `"released"`: the largest probability strictly below p_y, 0 if there is none: what
+      that code computes, with which the published models were trained.
+
+    Args:
+        gamma: γ ≥ 0.
+        variant: `"intended"`, `"discarded"` or `"released"`.
+        **options: the arguments of `ReweightedLoss`; labels are class indices.
+
+    Example:
+    >>> import numpy as np
+    >>> p = np.array([[0.3, 0.6, 0.1]], "float32")
+    >>> loss = DualFocalVariant(gamma=2, variant="released")
+    >>> round(float(loss(np.array([0]), p)), 4)  # (1 − 0.3 + 0.1)² · −ln 0.3
+    0.7705
+    """
+
+    def __init__(
+        self, gamma: float = 5.0, variant: str = "released", **options: Any
+    ) -> None:
+        super().__init__(gamma, **options)
+        self.variant = check_choice("variant", variant, VARIANTS)
+
+    def weights(self, batch: Batch) -> Tensor:
+        """Returns (1 − p_y + p_j)^γ."""
+        if self.variant == "intended":
+            return super().weights(batch)
+        # `y_pred` and `y_pred_y` are rounded alike; p and p_y may not be.
+        z, own = batch.y_pred, batch.y_pred_y
+        if self.variant == "released":
+            smaller = z < own
+            none = ops.logical_not(ops.any(smaller, axis=-1, keepdims=True))
+            rival = ops.amax(ops.where(smaller, z, -1e30), axis=-1, keepdims=True)
+        else:
+            first, rival = top_two(z)
+            none = own < first
+        p_j = ops.where(none, 0.0, batch.as_p(rival))
+        return (batch.one_minus_p_y + p_j) ** self.gamma
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "variant": self.variant}
