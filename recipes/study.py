@@ -112,62 +112,69 @@ def cells(rows: Sequence[Row]) -> Cells:
     return found
 
 
-def difference(
-    found: Cells,
-    where: tuple[str, str],
-    losses: tuple[str, str],
-    metric: str,
-) -> Gap | None:
-    """Returns a loss minus another one on a bed, over the seeds that both have."""
-    bed, protocol = where
-    one, other = (found.get((bed, loss, protocol), {}) for loss in losses)
-    seeds = sorted(one.keys() & other.keys())
-    values = [one[seed][metric] - other[seed][metric] for seed in seeds]
-    return paired(values) if values and not math.isnan(values[0]) else None
+def gaps(found: Cells, protocol: str, one: str, other: str, metric: str) -> list[Gap]:
+    """Returns a loss minus another one on each bed that has both, paired by seeds."""
+    made = []
+    for bed in BEDS:
+        pair = [found.get((bed, loss, protocol), {}) for loss in (one, other)]
+        seeds = sorted(pair[0].keys() & pair[1].keys())
+        values = [pair[0][seed][metric] - pair[1][seed][metric] for seed in seeds]
+        if values and not math.isnan(values[0]):
+            made.append(paired(values))
+    return made
+
+
+def mean(seeds: Mapping[int, Row], name: str) -> float:
+    """Returns the mean of a column over seeds."""
+    return float(np.mean([row[name] for row in seeds.values()]))
+
+
+def titled(name: str) -> str:
+    """Returns the title of a metric, with an arrow to what is better."""
+    title = _TITLES[name.removeprefix("test_").removesuffix("_ts")]
+    return f"{title[:-2]} + TS{title[-2:]}" if name.endswith("_ts") else title
+
+
+def _digits(metric: str) -> int:
+    return 3 if "nll" in metric else 2
 
 
 def tables(rows: Sequence[Row]) -> dict[str, str]:
     """Returns the tables of the page in Markdown, by their names there."""
     found = cells(rows)
-    made = {"runs": _counts(found)}
+    made = {"runs": _runs(found), "defaults": _defaults(found), "whole": _whole(found)}
     for protocol in PROTOCOLS:
         made[f"summary_{protocol}"] = _summary(found, protocol)
         for metric in PRIMARY:
             made[f"{metric}_{protocol}"] = _by_bed(found, protocol, metric)
         made[f"all_{protocol}"] = _everything(found, protocol)
-    made["defaults"] = _validation(found)
-    made["whole"] = _whole(found)
     return made
 
 
-def _counts(found: Cells) -> str:
-    """The number of seeds of each bed and protocol that every loss has."""
-    rows = [
-        [
-            bed.title,
-            f"{bed.train:,}",
-            f"{bed.val:,}",
-            str(bed.classes),
-            str(bed.epochs),
-            *(
-                str(min(len(found.get((name, loss, p), {})) for loss in LOSSES))
-                for p in PROTOCOLS
-            ),
+def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return Table(heading, rows).markdown() if rows else "Not run yet."
+
+
+def _runs(found: Cells) -> str:
+    """The sizes of the beds, and the number of seeds that every loss has."""
+    rows = []
+    for name, bed in BEDS.items():
+        sizes = [f"{bed.train:,}", f"{bed.val:,}", str(bed.classes), str(bed.epochs)]
+        seeds = [
+            str(min(len(found.get((name, loss, p), {})) for loss in LOSSES))
+            for p in PROTOCOLS
         ]
-        for name, bed in BEDS.items()
-    ]
-    seeds = [f"seeds, {title}" for title in PROTOCOLS.values()]
-    heading = ["bed", "training", "validation", "classes", "epochs", *seeds]
-    return Table(heading, rows).markdown()
+        rows.append([bed.title, *sizes, *seeds])
+    heading = ["bed", "training", "validation", "classes", "epochs"]
+    return _table(
+        [*heading, *(f"seeds, {title}" for title in PROTOCOLS.values())], rows
+    )
 
 
 def _rivals(found: Cells, protocol: str) -> list[str]:
     """Returns the losses beside cross-entropy that have results."""
-    return [
-        loss
-        for loss in LOSSES
-        if loss != "xe" and any((bed, loss, protocol) in found for bed in BEDS)
-    ]
+    there = {loss for _, loss, p in found if p == protocol}
+    return [loss for loss in LOSSES if loss != "xe" and loss in there]
 
 
 def _summary(found: Cells, protocol: str) -> str:
@@ -176,17 +183,12 @@ def _summary(found: Cells, protocol: str) -> str:
     for loss in _rivals(found, protocol):
         texts = []
         for metric in _SHOWN:
-            verdicts = [
+            said = [
                 gap.verdict(metric)
-                for bed in BEDS
-                if (
-                    gap := difference(
-                        found, (bed, protocol), (loss, "xe"), f"test_{metric}"
-                    )
-                )
+                for gap in gaps(found, protocol, loss, "xe", f"test_{metric}")
             ]
-            better, worse = verdicts.count("better"), verdicts.count("worse")
-            texts.append(f"{better} : {worse} of {len(verdicts)}")
+            counts = f"{said.count('better')} : {said.count('worse')}"
+            texts.append(f"{counts} of {len(said)}")
         rows.append([LOSSES[loss], *texts])
     return _table(["better : worse", *map(titled, _SHOWN)], rows)
 
@@ -194,65 +196,40 @@ def _summary(found: Cells, protocol: str) -> str:
 def _by_bed(found: Cells, protocol: str, metric: str) -> str:
     """Cross-entropy on each bed, and the differences of the other losses from it."""
     beds = [bed for bed in BEDS if (bed, "xe", protocol) in found]
-    digits = 3 if "nll" in metric else 2
-    first = [
-        f"{mean(found[bed, 'xe', protocol], f'test_{metric}'):.{digits}f}"
-        for bed in beds
-    ]
+    name, digits = f"test_{metric}", _digits(metric)
+    first = [f"{mean(found[bed, 'xe', protocol], name):.{digits}f}" for bed in beds]
     rows = [["cross-entropy", *first]]
     for loss in _rivals(found, protocol):
-        gaps = [
-            difference(found, (bed, protocol), (loss, "xe"), f"test_{metric}")
-            for bed in beds
-        ]
-        texts = ["" if gap is None else gap.text(metric, digits) for gap in gaps]
-        rows.append([LOSSES[loss], *texts])
+        each = gaps(found, protocol, loss, "xe", name)
+        rows.append([LOSSES[loss], *(gap.text(metric, digits) for gap in each)])
     heading = [titled(metric), *(BEDS[bed].title for bed in beds)]
     return _table(heading, rows if beds else [])
 
 
-def _validation(found: Cells) -> str:
+def _defaults(found: Cells) -> str:
     """The rule for defaults: validation data, mean over beds with its interval."""
     rows = []
-    pairs = (("au", "xe"), ("au_cdf", "au"), ("au_cdf", "xe"))
     metrics = (*PRIMARY, "accuracy")
-    for losses in pairs:
-        for protocol in PROTOCOLS:
+    for one, other in (("au", "xe"), ("au_cdf", "au"), ("au_cdf", "xe")):
+        for protocol, title in PROTOCOLS.items():
             texts = []
             for metric in metrics:
-                gaps = [
-                    gap.mean
-                    for bed in BEDS
-                    if (
-                        gap := difference(
-                            found, (bed, protocol), losses, f"val_{metric}"
-                        )
-                    )
-                ]
-                texts.append(
-                    paired(gaps).text(metric, 3 if "nll" in metric else 2)
-                    if gaps
-                    else ""
-                )
-            name = " − ".join(LOSSES[loss] for loss in losses)
-            rows.append([name, PROTOCOLS[protocol], *texts])
-    heading = ["validation, mean over beds", "", *map(titled, metrics)]
-    return _table(heading, rows)
+                each = gaps(found, protocol, one, other, f"val_{metric}")
+                gap = paired([gap.mean for gap in each])
+                texts.append(gap.text(metric, _digits(metric)) if each else "")
+            rows.append([f"{LOSSES[one]} − {LOSSES[other]}", title, *texts])
+    return _table(["validation, mean over beds", "", *map(titled, metrics)], rows)
 
 
 def _whole(found: Cells) -> str:
     """AU with the whole gradient minus AU, on the test data of each bed."""
     rows = []
-    for protocol in PROTOCOLS:
+    for protocol, title in PROTOCOLS.items():
         for metric in PRIMARY:
-            gaps = [
-                difference(found, (bed, protocol), ("au_cdf", "au"), f"test_{metric}")
-                for bed in BEDS
-            ]
-            digits = 3 if "nll" in metric else 2
-            texts = ["" if gap is None else gap.text(metric, digits) for gap in gaps]
-            if any(texts):
-                rows.append([PROTOCOLS[protocol], titled(metric), *texts])
+            each = gaps(found, protocol, "au_cdf", "au", f"test_{metric}")
+            texts = [gap.text(metric, _digits(metric)) for gap in each]
+            if texts:
+                rows.append([title, titled(metric), *texts])
     return _table(["", "", *(bed.title for bed in BEDS.values())], rows)
 
 
@@ -260,53 +237,28 @@ def _everything(found: Cells, protocol: str) -> str:
     """The mean of every figure over seeds, a table for each bed."""
     names = [f"test_{name}{end}" for name in _METRICS for end in ("", "_ts")]
     names.remove("test_accuracy_ts")
-    names += [
-        f"{n}{end}" for n in ("unknown_auroc", "people_nll") for end in ("", "_ts")
-    ]
+    names += [f"{n}{e}" for n in ("unknown_auroc", "people_nll") for e in ("", "_ts")]
     parts = []
     for bed, one in BEDS.items():
-        rows = []
-        shown = []
-        for loss in LOSSES:
-            if not (seeds := found.get((bed, loss, protocol))):
-                continue
-            shown = [n for n in names if not math.isnan(next(iter(seeds.values()))[n])]
-            values = [
-                f"{mean(seeds, n):.{3 if 'nll' in n else 1}f}"
-                for n in ("fitted", "epoch", "temperature", *shown)
-            ]
-            rows.append([LOSSES[loss], *values])
+        seeds = {loss: found.get((bed, loss, protocol)) for loss in LOSSES}
+        there = {loss: rows for loss, rows in seeds.items() if rows}
+        if not there:
+            continue
+        first = next(iter(next(iter(there.values())).values()))
+        shown = [name for name in names if not math.isnan(first[name])]
+        columns = ("fitted", "epoch", "temperature", *shown)
+        lines = [
+            [LOSSES[loss]]
+            + [f"{mean(rows, n):.{3 if 'nll' in n else 1}f}" for n in columns]
+            for loss, rows in there.items()
+        ]
         heading = [one.title, "fitted", "epoch", "T", *map(titled, shown)]
-        if rows:
-            parts.append(_table(heading, rows))
+        parts.append(_table(heading, lines))
     return "\n\n".join(parts) or "Not run yet."
 
 
-def _table(heading: list[str], rows: list[list[str]]) -> str:
-    return Table(heading, rows).markdown() if rows else "Not run yet."
-
-
-def titled(name: str) -> str:
-    """Returns the title of a metric, with an arrow to what is better."""
-    name = name.removeprefix("test_")
-    title = _TITLES[name.removesuffix("_ts")]
-    return f"{title[:-2]} + TS{title[-2:]}" if name.endswith("_ts") else title
-
-
-def mean(seeds: Mapping[int, Row], name: str) -> float:
-    """Returns the mean of a column over seeds."""
-    return float(np.mean([row[name] for row in seeds.values()]))
-
-
-_TABLE = re.compile(r"<!-- table (\w+) -->.*?<!-- end -->", re.DOTALL)
-
-
-def tables_in(page: str) -> list[str]:
-    """Returns the names of the tables in a page.
-
-    Each is between the lines `<!-- table NAME -->` and `<!-- end -->`.
-    """
-    return _TABLE.findall(page)
+# A table is between the lines `<!-- table NAME -->` and `<!-- end -->`.
+_PLACE = re.compile(r"<!-- table (\w+) -->.*?<!-- end -->", re.DOTALL)
 
 
 def with_tables(page: str, rows: Sequence[Row]) -> str:
@@ -316,14 +268,9 @@ def with_tables(page: str, rows: Sequence[Row]) -> str:
     def replaced(match: re.Match[str]) -> str:
         return f"<!-- table {match[1]} -->\n\n{made[match[1]]}\n\n<!-- end -->"
 
-    return _TABLE.sub(replaced, page)
-
-
-def main() -> None:
-    """Writes the tables of the page."""
-    text = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(with_tables(text, read_results()), encoding="utf-8")
+    return _PLACE.sub(replaced, page)
 
 
 if __name__ == "__main__":
-    main()
+    text = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(with_tables(text, read_results()), encoding="utf-8")

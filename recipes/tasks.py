@@ -203,7 +203,9 @@ class Task:
             "noise": None if self.noise == LABEL_NOISE else self.noise,
             "split": self.split_seed or None,
         }
-        parts += [f"{key}{value}" for key, value in changed.items() if value]
+        parts += [
+            f"{key}{value}" for key, value in changed.items() if value is not None
+        ]
         if self.pretrained is not None:
             parts.append("pretrained")
         if self.preset is not None:
