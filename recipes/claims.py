@@ -9,8 +9,8 @@ from pathlib import Path
 from recipes.paper import claim_checks as checks
 from recipes.paper.claim_checks import Finding
 from recipes.progress import Progress, console
-from recipes.request import RunError
 from recipes.runs import Run
+from recipes.tasks import RunError
 
 PAGE = Path(__file__).with_name("CLAIMS.md")
 
@@ -111,11 +111,10 @@ def page_sections() -> dict[str, str]:
 def _digits(folder: Path, seed: int, loss: str, *changes: str) -> Run:
     """Returns a network that is trained on digits with wrong labels."""
     from recipes import training
-    from recipes.request import Request
-    from recipes.tasks import run_name, task_of
+    from recipes.tasks import Task
 
-    task = task_of(Request("digits", "cnn", loss, set=changes, seed=seed))
-    run = Run(folder / run_name(task))
+    task = Task("digits", "cnn", loss, set=changes, seed=seed)
+    run = Run(folder / task.name)
     with Progress(console(quiet=True)) as progress, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the drag of AU as the paper writes it
         training.train(run, task, progress)

@@ -25,20 +25,20 @@ class Tuned:
     Args:
         dual: γ of the dual focal loss (Table gammaforinvdual).
         inverse: γ of the inverse focal loss (Table gammaforinvdual).
-        coverage: κ of the AU loss (Table thresholdforau).
+        quantile: κ of the AU loss (Table thresholdforau).
         smoothing: ν of the AU loss (Section "Smooth parameter").
         csf: confidence score of the AU loss; "msp" where the text names no best one.
     """
 
     dual: float
     inverse: float
-    coverage: float
+    quantile: float
     smoothing: float
     csf: str = "msp"
 
 
 TUNED = {
-    ("cifar10", "resnet50"): Tuned(dual=5.0, inverse=2.0, coverage=0.88, smoothing=0.1),
+    ("cifar10", "resnet50"): Tuned(dual=5.0, inverse=2.0, quantile=0.88, smoothing=0.1),
     ("cifar10", "resnet110"): Tuned(4.5, 3.0, 0.75, 0.1),
     ("cifar10", "wrn28_10"): Tuned(2.6, 1.5, 0.8, 0.1),
     ("cifar10", "preresnet56"): Tuned(4.0, 2.0, 0.75, 0.1),
@@ -54,7 +54,7 @@ TUNED = {
 ALIASES = {"resnet110_basic": "resnet110", "preresnet56_basic": "preresnet56"}
 
 # Elsewhere: the values that the paper chose most often.
-DEFAULT = Tuned(dual=5.0, inverse=2.0, coverage=0.75, smoothing=0.1)
+DEFAULT = Tuned(dual=5.0, inverse=2.0, quantile=0.75, smoothing=0.1)
 
 CSFS = ("msp", "margin", "neg_entropy")
 # The paper fine-tunes these from pretrained weights.
@@ -74,9 +74,15 @@ class Settings:
         decay: factor of the learning rate at each milestone.
         milestones: epochs, counted from 0.
         momentum: momentum of stochastic gradient descent.
+        nesterov: whether the momentum is Nesterov's.
         weight_decay: factor of the weights in the gradient (ℓ2).
+        clipnorm: the largest norm of the whole gradient; longer ones are shortened.
+            None for no limit.
+        dropout: rate of dropout before the last layer.
         warmup_epochs: number of epochs at the start whose checkpoints cannot be the
             best.
+        select: what chooses the best epoch: the validation value of the `"loss"` that
+            is trained, as in the paper, or the validation `"nll"`.
         image_size: height and width to which images are resized. Defaults to the size
             of the data set.
         augmentation: augmentation of training images: `"crop_flip"`, `"flip"` or
@@ -97,7 +103,11 @@ class Settings:
     schedule: str
     warmup_epochs: int
     momentum: float = 0.9
+    nesterov: bool = False
     weight_decay: float = 5e-4
+    clipnorm: float | None = None
+    dropout: float = 0.0
+    select: str = "loss"
     decay: float = 0.2
     milestones: tuple[int, ...] = (60, 120, 160)
     image_size: int | None = None
@@ -113,6 +123,11 @@ class Settings:
         for name, least in (("batch_size", 1), ("epochs", 0), ("validate_every", 1)):
             check_count(name, getattr(self, name), least)
         check_choice("schedule", self.schedule, SCHEDULES)
+        check_choice("select", self.select, ("loss", "nll"))
+        if not 0 <= self.dropout < 1:
+            refuse("dropout", self.dropout, "a number in [0, 1)")
+        if self.clipnorm is not None and not self.clipnorm > 0:
+            refuse("clipnorm", self.clipnorm, "a number above 0, or none")
         if self.augmentation is not None:
             check_choice("augmentation", self.augmentation, AUGMENTATIONS)
         for name in ("milestones", "mean", "std"):  # JSON has no tuples
@@ -170,6 +185,16 @@ TRAINING = {
     "folder": _SMALL,
 }
 
+# Data of one's own: a folder of images, or a file of arrays or texts.
+OWN = ("folder", "npz", "text")
+
+# What `compare` changes, whatever the data: every loss has the same short training.
+# Losses with large weights diverge without a limit of the gradient.
+COMPARED = (
+    *("learning_rate=0.05", "schedule=cosine", "nesterov=true", "weight_decay=1e-5"),
+    *("clipnorm=1", "warmup_epochs=0", "select=nll", "augmentation=none"),
+)
+
 # k, for the conversion of ν. That of a folder is not known here.
 CLASSES = {**dict.fromkeys(TRAINING, 10), "cifar100": 100, "tiny-imagenet": 200}
 
@@ -217,20 +242,31 @@ def settings(
     source = _source(family, model, loss)
     if from_scratch and model in TRANSFORMERS:
         source += "; from scratch, where the paper fine-tunes pretrained weights"
+    arguments = losses.defaults(loss)
+    if (family, ALIASES.get(model, model)) in TUNED:
+        arguments |= _arguments(family, tuned, loss, csf, share)
+    else:  # the library's defaults
+        own = {"csf": csf, "weight_gradient": share or None}
+        arguments |= {k: v for k, v in own.items() if k in arguments and v is not None}
+        if share and arguments.get("csf") == "msp":
+            nu = smoothing_of(family, DEFAULT.smoothing, "msp", share)
+            arguments["smoothing"] = nu
     return dataclasses.replace(
         _training(family, model),
-        loss={**losses.defaults(loss), **_arguments(family, tuned, loss, csf, share)},
+        dropout=losses.dropout(loss),
+        loss=arguments,
         source=source,
     )
 
 
 def family_of(dataset: str) -> str:
-    """Returns the name of a data set, or `"folder"`; refuses others."""
+    """Returns the name of a data set, or `"folder"` for data of one's own."""
     name, _, path = dataset.partition(":")
-    if name not in TRAINING or (name == "folder") != bool(path):
+    if (name in OWN) != bool(path) or name not in (*TRAINING, *OWN):
         listed = ", ".join(n for n in TRAINING if n != "folder")
-        refuse("dataset", dataset, f"one of {listed} or folder:PATH")
-    return name
+        own = ", ".join(f"{kind}:PATH" for kind in OWN)
+        refuse("dataset", dataset, f"one of {listed}, {own}")
+    return "folder" if path else name
 
 
 def _training(family: str, model: str) -> Settings:
@@ -240,7 +276,12 @@ def _training(family: str, model: str) -> Settings:
         family = "tiny-imagenet"
     elif family == "tiny-imagenet":
         family = "cifar100"
-    return TRAINING[family]
+    found = TRAINING[family]
+    if model.startswith("keras_"):
+        # Networks of KerasCV and KerasHub, from their weights or from random ones. At
+        # 0.1, they diverge in the first steps.
+        found = dataclasses.replace(found, learning_rate=0.01, clipnorm=1.0)
+    return found
 
 
 def _arguments(
@@ -262,10 +303,10 @@ def _arguments(
         csf = csf or tuned.csf
         if released:  # its ν needs no conversion
             chosen = {"csf": csf, "smoothing": tuned.smoothing}
-            return {**chosen, "coverage": tuned.coverage}
+            return {**chosen, "quantile": tuned.quantile}
         return {
             "csf": csf,
-            "coverage": tuned.coverage,
+            "quantile": tuned.quantile,
             "smoothing": smoothing_of(family, tuned.smoothing, csf, weight_gradient),
             "weight_gradient": weight_gradient,
         }
@@ -315,7 +356,8 @@ def override(settings: Settings, key: str, value: str) -> Settings:
     """
     name, _, argument = key.partition(".")
     if name == "loss" and argument in settings.loss:
-        parsed = _parse(key, value, losses.argument_types()[argument])
+        kind = losses.argument_type(argument, settings.loss[argument])
+        parsed = _parse(key, value, kind)
         return dataclasses.replace(settings, loss={**settings.loss, argument: parsed})
     hints = typing.get_type_hints(Settings)
     if key not in hints or key in ("loss", "source"):
@@ -335,6 +377,10 @@ def _parse(key: str, text: str, kind: Any) -> Any:
                 if text.lower() == "none":
                     return None
                 continue
+            if one is bool:
+                if text.lower() in ("true", "false"):
+                    return text.lower() == "true"
+                continue
             if typing.get_origin(one) is tuple:
                 return tuple(typing.get_args(one)[0](part) for part in text.split(","))
             parsed = one(text)
@@ -343,7 +389,7 @@ def _parse(key: str, text: str, kind: Any) -> Any:
         if not (isinstance(parsed, float) and not math.isfinite(parsed)):
             return parsed
     words: dict[Any, str] = {int: "an integer", float: "a number", str: "a word"}
-    words[types.NoneType] = "none"
+    words |= {types.NoneType: "none", bool: "true or false"}
     others = "numbers separated by commas"
     refuse(key, text, " or ".join(words.get(one, others) for one in kinds))
 
@@ -391,7 +437,7 @@ def _row(family: str, model: str) -> dict[str, str]:
         "γ Dual": f"{tuned.dual:g}",
         "γ Inv. FL": f"{tuned.inverse:g}",
         "λ KDE-XE": f"{KDE_REGULARIZATION[family]:g}",
-        "κ AU": f"{tuned.coverage:g}",
+        "κ AU": f"{tuned.quantile:g}",
         "ν AU": f"{tuned.smoothing:g}",
         "CSF": tuned.csf,
     }

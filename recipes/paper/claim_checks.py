@@ -87,7 +87,7 @@ def beta(runs: Sequence[Run]) -> Finding:
     y = (s < np.random.default_rng(1).random(n)).astype(int)
     y_pred = np.stack([s, 1 - s], -1)[s >= 0.5]
     wrong = y[s >= 0.5]
-    number = functional.au(wrong, y_pred, coverage=0.75)
+    number = functional.au(wrong, y_pred, quantile=0.75)
     m = len(wrong)
     risks = wrong[::-1].cumsum()[::-1] / np.arange(m, 0, -1)
     return Finding(
@@ -233,14 +233,14 @@ def au_ordering(runs: Sequence[Run]) -> Finding:
         for key, figure in paper.items()
         if key[0] == "combined_acc_ece" and key.metric == "ece" and key.loss == "au"
     )
-    from recipes import contest, study, study_page
+    from recipes import study
 
-    found = study_page.cells(study.read_results())
+    found = study.cells(study.read_results())
     rows, lowest, below = [], 0, 0
     for bed, one in study.BEDS.items():
         ece = {
-            entrant.title: study_page.mean(seeds, "test_ece")
-            for loss, entrant in contest.LOSSES.items()
+            title: study.mean(seeds, "test_ece")
+            for loss, title in study.LOSSES.items()
             if (seeds := found.get((bed, loss, "last")))
         }
         if "AU" in ece:
@@ -312,13 +312,13 @@ def released(runs: Sequence[Run]) -> Finding:
     labels = rng.integers(0, k, n)
     z = (2 * rng.normal(size=(n, k)) + 2 * np.eye(k)[labels]).astype("float32")
     xe = losses.build("xe")
-    options: Any = {"smoothing": 0.1, "coverage": 0.75, "from_logits": True}
+    options: Any = {"smoothing": 0.1, "quantile": 0.75, "from_logits": True}
     named: dict[str, Any] = {
         "XE": xe,
         "AU, paper (w = 1)": AULoss(weight_gradient=1.0, **options),
         "AU, public code": ReleasedAULoss(**options),
         "AU, public code, NegEntropy, ν = 0.05": losses.build(
-            "au_released", {"csf": "neg_entropy", "coverage": 0.4, "smoothing": 0.05}
+            "au_released", {"csf": "neg_entropy", "quantile": 0.4, "smoothing": 0.05}
         ),
         "AU, this library (w = 0)": AULoss(**options),
         "AURC, paper and this library": AURCLoss(from_logits=True),

@@ -21,10 +21,9 @@ from typing import Any
 
 import keras
 from keras import ops
-from keras_selcal.callbacks.loss_schedule import release, track
 
-from keras_selcal import AURCLoss, KDECrossentropy
-from keras_selcal._backend.ops import Tensor, top_two
+from keras_selcal import AURCLoss, DualFocalLoss, KDECrossentropy
+from keras_selcal._arrays import Tensor
 from keras_selcal._validation import check_choice
 from keras_selcal.losses import Batch, ReweightedLoss
 from keras_selcal.losses.base import crossentropy
@@ -74,7 +73,7 @@ class ReleasedAULoss(ReweightedLoss):
 
     Args:
         csf: `"msp"`, `"margin"` or `"neg_entropy"`, each with the code's error.
-        coverage: κ, the quantile of the batch's scores that is τ.
+        quantile: κ, the quantile of the batch's scores that is τ.
         smoothing: ν, as the paper prints it.
         **options: the arguments of `ReweightedLoss`.
 
@@ -91,13 +90,14 @@ class ReleasedAULoss(ReweightedLoss):
     def __init__(
         self,
         csf: str = "msp",
-        coverage: float = 0.75,
+        quantile: float = 0.75,
         smoothing: float = 0.1,
         **options: Any,
     ) -> None:
         super().__init__(**options)
+        self.variables: dict[str, Any] = {}
         self.csf = check_choice("csf", csf, tuple(_SCORES))
-        self.coverage, self.smoothing = coverage, smoothing
+        self.quantile, self.smoothing = quantile, smoothing
 
     def weights(self, batch: Batch) -> Tensor:
         """Returns β, (n,)."""
@@ -117,11 +117,11 @@ class ReleasedAULoss(ReweightedLoss):
                 ops.sum(h * steps, -1) / ops.sum(h), 1 / (n + 1), n / (n + 1)
             )
 
-        tau = ops.reshape(ops.quantile(s, self.coverage), (1,))
+        tau = ops.reshape(ops.quantile(s, self.quantile), (1,))
         return -ops.log(1 - ops.where(s >= tau, cdf(tau), cdf(s)))
 
     def get_config(self) -> dict[str, Any]:
-        mine = {name: getattr(self, name) for name in ("csf", "coverage", "smoothing")}
+        mine = {name: getattr(self, name) for name in ("csf", "quantile", "smoothing")}
         return {**super().get_config(), **mine}
 
 
@@ -132,13 +132,22 @@ class ReleasedScores(keras.callbacks.Callback):
         super().set_model(model)
         self._counts = _Counts()
         model.loss.variables[_HISTORY] = self._counts.counts
-        track(model, {_HISTORY: self._counts})
+        # Keras locks a subclassed model once it is built, because layers that are added
+        # later would not be trained, and unlocks it itself to add state.
+        locked = model._tracker.locked
+        model._tracker.unlock()
+        model.released_scores = self._counts
+        model._tracker.locked = locked
+        model.train_function = model.test_function = None
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._counts.counts.assign(ops.zeros((_BINS,)))
 
     def on_train_end(self, logs: Any = None) -> None:
-        release(self.model, self.model.loss, [_HISTORY])
+        self.model._tracker.untrack(self._counts)
+        del self.model.released_scores
+        self.model.loss.variables.pop(_HISTORY)
+        self.model.train_function = self.model.test_function = None
 
 
 class _Counts(keras.metrics.Metric):
@@ -186,3 +195,54 @@ class ReleasedKDECrossentropy(KDECrossentropy):
     def sample_losses(self, batch: Batch) -> Tensor:
         xe = batch.expectation(crossentropy(batch))
         return xe + ops.stop_gradient(super().sample_losses(batch) - xe)
+
+
+VARIANTS = ("intended", "discarded", "released")
+
+
+@_serializable
+class DualFocalVariant(DualFocalLoss):
+    """Dual focal loss, −(1 − p_y + p_j)^γ ln p_y, with one of three rivals p_j.
+
+    - `"intended"`: the largest other probability, as the formula is meant (Eq. dfl).
+    - `"discarded"`: the same, but 0 where p_y < p_j: the paper's account of the
+      authors' code.
+    - `"released"`: the largest probability strictly below p_y, 0 if there is none: what
+      that code computes, with which the published models were trained.
+
+    Args:
+        gamma: γ ≥ 0.
+        variant: `"intended"`, `"discarded"` or `"released"`.
+        **options: the arguments of `ReweightedLoss`; labels are class indices.
+
+    Example:
+    >>> import numpy as np
+    >>> p = np.array([[0.3, 0.6, 0.1]], "float32")
+    >>> loss = DualFocalVariant(gamma=2, variant="released")
+    >>> round(float(loss(np.array([0]), p)), 4)  # (1 − 0.3 + 0.1)² · −ln 0.3
+    0.7705
+    """
+
+    def __init__(
+        self, gamma: float = 5.0, variant: str = "released", **options: Any
+    ) -> None:
+        super().__init__(gamma, **options)
+        self.variant = check_choice("variant", variant, VARIANTS)
+
+    def weights(self, batch: Batch) -> Tensor:
+        """Returns (1 − p_y + p_j)^γ."""
+        if self.variant == "intended":
+            return super().weights(batch)
+        z = batch.y_pred
+        own = ops.take_along_axis(z, ops.cast(batch.labels, "int32"), axis=-1)
+        first = ops.amax(z, axis=-1, keepdims=True)
+        if self.variant == "released":
+            eligible, none = z < own, own <= ops.amin(z, axis=-1, keepdims=True)
+        else:
+            classes = ops.arange(batch.num_classes, dtype=z.dtype)
+            eligible, none = classes != batch.labels, own < first
+        p_j = ops.amax(ops.where(eligible, batch.p, 0.0), axis=-1, keepdims=True)
+        return (batch.one_minus_p_y + ops.where(none, 0.0, p_j)) ** self.gamma
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "variant": self.variant}

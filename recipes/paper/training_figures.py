@@ -8,7 +8,6 @@ from keras import ops
 
 from keras_selcal import (
     AULoss,
-    DualFocalLoss,
     FocalLoss,
     InverseFocalLoss,
     csf,
@@ -18,10 +17,10 @@ from recipes import settings
 from recipes.data.digits import LABEL_NOISE
 from recipes.paper import loss_plots
 from recipes.paper.picture import Picture, axes, slug
+from recipes.paper.released import DualFocalVariant
 from recipes.progress import Progress, console
-from recipes.request import Request
 from recipes.runs import Predictions, Run
-from recipes.tasks import run_name, task_of
+from recipes.tasks import Task
 from recipes.training import train
 
 # Shares of the training after which the gradients are shown. The first is early, while
@@ -37,11 +36,16 @@ def example(folder: Path, epochs: int | None = None) -> Run:
         epochs: number of epochs. Defaults to that of the settings.
     """
     epochs = epochs or settings.settings("digits", "cnn", "xe").epochs
-    moments = {max(1, round(moment * epochs)) for moment in _MOMENTS}
-    task = task_of(Request("digits", "cnn", "xe", epochs=epochs))
-    run = Run(folder / run_name(task))
+    moments = sorted({max(1, round(moment * epochs)) for moment in _MOMENTS})
+    task = Task(
+        *("digits", "cnn", "xe"),
+        epochs=epochs,
+        checkpoint_every=epochs,
+        snapshots=",".join(map(str, moments)),
+    )
+    run = Run(folder / task.name)
     with Progress(console(quiet=True)) as progress:
-        train(run, task, progress, epochs, snapshots=sorted(moments))
+        train(run, task, progress)
     return run
 
 
@@ -86,7 +90,7 @@ def _gradients(snapshots: dict[int, Predictions]) -> Any:
         "XE": FocalLoss(0),
         "FL, γ = 3": FocalLoss(3),
         "Inv. FL, γ = 2": InverseFocalLoss(2),
-        "Dual, γ = 5": DualFocalLoss(5, variant="released"),
+        "Dual, γ = 5": DualFocalVariant(5),
         "AU": AULoss(),
     }
     (panels,) = axes(1, len(snapshots), 4.6, 4.6)

@@ -20,8 +20,8 @@ from recipes.paper import (
     run_figures,
     search_figures,
 )
-from recipes.request import RunError
 from recipes.runs import Predictions, Run
+from recipes.tasks import RunError
 
 pytestmark = pytest.mark.backend_free
 

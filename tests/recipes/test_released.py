@@ -107,6 +107,26 @@ def test_the_kde_term_has_no_gradient(logits, labels):
     assert np.abs(grad(ours, labels, logits) - plain).max() > 1e-4
 
 
+@pytest.mark.parametrize("variant", released.VARIANTS)
+def test_dual_focal_takes_the_rival_of_its_variant(variant, logits, labels):
+    logits[:4] = logits[:4, :1]  # equal probabilities have nothing below them
+    p = softmax(logits.astype("float64"))
+    p_y = p[np.arange(N), labels][:, None]
+    others = np.where(np.arange(K) == labels[:, None], 0, p)
+    rival = others.max(-1, keepdims=True)
+    if variant == "discarded":
+        rival = np.where(p_y < rival - 1e-9, 0, rival)
+    if variant == "released":
+        rival = np.where(p < p_y - 1e-9, p, 0).max(-1, keepdims=True)
+    expected = ((1 - p_y + rival) ** 3 * -np.log(p_y))[:, 0]
+    loss = losses.build("dual_focal", {"gamma": 3.0, "variant": variant})
+    found = keras.ops.convert_to_numpy(loss.call(labels, logits))
+    np.testing.assert_allclose(found, expected, rtol=2e-5)
+    assert np.isfinite(grad(loss, labels, logits)).all()
+    again = keras.losses.deserialize(keras.losses.serialize(loss))
+    assert (again.variant, again.gamma) == (variant, 3)
+
+
 def test_settings_of_the_released_losses_are_the_papers():
     assert settings("cifar100", "resnet50", "au_released").loss == {
         "csf": "msp",

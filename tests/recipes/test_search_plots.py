@@ -8,7 +8,7 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot  # noqa: E402
 
-from recipes.search_plots import search_curve, search_map  # noqa: E402
+from recipes.paper.search_figures import search_curve, search_map  # noqa: E402
 
 pytestmark = pytest.mark.backend_free
 
