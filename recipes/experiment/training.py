@@ -174,7 +174,7 @@ class _State(keras.callbacks.Callback):
             best_epoch=self.best_epoch,
             lowest=self.lowest,
             seconds=self.seconds,
-            **arrays,
+            **arrays,  # type: ignore[arg-type]
         )
         os.replace(partial, self.path)
 
