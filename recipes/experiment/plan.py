@@ -137,8 +137,8 @@ BEDS = {
         "Fashion-MNIST, ResNet-8",
         _fashion,
         lambda: cifar_resnet(10, (14, 14, 4), depth=8),
-        epochs=8,
-        warmup=2,
+        epochs=6,
+        warmup=1,
         seeds=5,
     ),
     "cifar10": Bed(
