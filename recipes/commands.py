@@ -11,7 +11,7 @@ from typing import Any, Literal
 from recipes.loss_commands import compare, study
 from recipes.request import Pool, Positive, Request, RunError, names_in
 
-FitOn = Literal["val", "train"]
+FitOn = Literal["val", "train", "paper"]
 
 
 def train(
@@ -176,7 +176,7 @@ def tables(
     Args:
         run: folder of a run, or a folder of runs (default: runs).
         output: folder of the tables.
-        fit_on: split for temperatures and Meta-Cal; the released code has train.
+        fit_on: images for T and Meta-Cal; paper is val for T, train for Meta-Cal.
     """
     from recipes.overview import finished
     from recipes.paper.table_files import write_tables
@@ -260,7 +260,7 @@ def reproduce(
         estimate: print the estimate of the hours only; needs no weights, and no data
             if --data-dir is not given.
         out: folder for runs and tables (default: runs/reproduce).
-        fit_on: split for temperatures and Meta-Cal; the released code has train.
+        fit_on: images for T and Meta-Cal; paper is val for T, train for Meta-Cal.
         pool: where the runs are trained.
     """
     from recipes import reproduce as matrix

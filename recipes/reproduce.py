@@ -193,7 +193,7 @@ def reproduce(
         matrix: what to train.
         out: the folder for runs and tables.
         table: the table to write, `"1"`, `"2"` or `"A"`; None for all.
-        fit_on: the split on which calibrators are fitted.
+        fit_on: name in `posthoc.FIT_ON`: where calibrators are fitted.
         jobs: the number of runs at a time.
         engine: one of `recipes.request.ENGINES`.
         estimate_only: whether to stop after the estimate of the hours.
