@@ -231,6 +231,7 @@ def reproduce(
     estimate: bool = False,
     out: str | None = None,
     fit_on: FitOn = "val",
+    set: tuple[str, ...] = (),
     pool: Pool,
 ) -> None:
     """Train every cell of the paper's tables, and write them beside the paper's.
@@ -238,6 +239,9 @@ def reproduce(
     Examples:
       python -m recipes reproduce --dataset cifar10,cifar100 --data-dir DATA --estimate
       python -m recipes reproduce --table 2 --dataset cifar10 --data-dir DATA --jobs 2
+
+    The column AU has constant weights (w = 0). --set loss.weight_gradient=1 trains the
+    printed gradient, with ν converted to the scale of this library.
 
     The tables share their runs: --table selects what is written. Before training, a
     step of each model is timed, and the hours are printed. A matrix that was stopped
@@ -261,6 +265,7 @@ def reproduce(
             if --data-dir is not given.
         out: folder for runs and tables (default: runs/reproduce).
         fit_on: images for T and Meta-Cal; paper is val for T, train for Meta-Cal.
+        set: change a setting, NAME=VALUE; may be repeated.
         pool: where the runs are trained.
     """
     from recipes import reproduce as matrix
@@ -278,6 +283,7 @@ def reproduce(
         data_dir=data_dir,
         pretrained=weights,
         from_scratch=from_scratch,
+        changes=set,
     )
     suffix = "" if scale == 1 else f"-scale{scale:g}"
     matrix.reproduce(

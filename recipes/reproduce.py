@@ -55,6 +55,8 @@ class Matrix:
         data_dir: folder of the data sets.
         pretrained: file of weights by model.
         from_scratch: whether transformers may start from random weights.
+        changes: changes of settings, NAME=VALUE; those of a loss's argument apply to
+            the losses that have it.
     """
 
     datasets: tuple[str, ...] = ()
@@ -65,6 +67,7 @@ class Matrix:
     data_dir: str | None = None
     pretrained: Mapping[str, str] = field(default_factory=dict)
     from_scratch: bool = False
+    changes: tuple[str, ...] = ()
 
     def pairs(self) -> list[tuple[str, str]]:
         """Returns the data sets and models: those of the paper among the names.
@@ -156,12 +159,20 @@ class Matrix:
     def _request(self, dataset: str, model: str, loss: str, seed: int) -> Request:
         transformer = model in settings.TRANSFORMERS
         weights = self.pretrained.get(model)
-        small: dict[str, Any] = {}
+        arguments = losses.defaults(loss)
+        changes = tuple(
+            change
+            for change in self.changes
+            if not change.startswith("loss.")
+            or change[len("loss.") :].partition("=")[0] in arguments
+        )
+        small: dict[str, Any] = {"set": changes}
         if self.scale < 1:
             epochs = settings.settings(dataset, model, loss).epochs
             if model in models.STAND_INS:
                 small["stand_in"] = True
-                small["set"] = (f"image_size={28 if transformer else 16}",)
+                size = 28 if transformer else 16
+                small["set"] = (f"image_size={size}", *changes)
             small["epochs"] = max(1, round(self.scale * epochs))
             images = round(self.scale * _SIZES[dataset][0])
             small["subset"] = max(2 * settings.CLASSES[dataset], images)

@@ -271,7 +271,9 @@ def caption(table: PaperTable, found: Sequence[Measured], fit_on: str) -> str:
     text = (
         "Ours / the paper's, on the test set, × 10²; "
         f"{ours if seeds else 'there are no runs of ours yet'}. "
-        "The best of either is in bold."
+        "The best of either is in bold. AU is trained with constant weights (w = 0), "
+        "which is not the paper's gradient, unless a note says otherwise: "
+        "`reproduce --set loss.weight_gradient=1` trains that."
     )
     if "temperature" in table.digits:
         text += f" T, in parentheses, minimises the ECE of the {scaling} set."

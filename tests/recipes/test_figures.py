@@ -128,6 +128,7 @@ def test_every_figure_of_the_paper_is_drawn_and_shown(pictures, folder):
         "gammaselection-one",
         "smoothparameter",
         "nuselection-two",
+        "nuselection_gradient",
     ]
     page = (folder / "out" / "figures.md").read_text(encoding="utf-8")
     for name, picture in pictures.items():
