@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from recipes.data.base import Preprocessing, Split
-from recipes.experiment import plan, training, verdicts
+from recipes.experiment import defaults, plan, training, verdicts
 from recipes.experiment.verdicts import Cell
 
 BEST = Cell("fashion", "best", "none")
@@ -173,3 +173,58 @@ def test_a_killed_run_continues_with_the_same_figures(arm, tmp_path, monkeypatch
     for one, other in zip(whole, rest, strict=True):
         del one["cpu_seconds"], other["cpu_seconds"]
         assert one == other
+
+
+def chosen_from(accuracies, eces, beds=defaults.BEDS):
+    """Rows in which candidates have these accuracies and ECEs in every cell."""
+    found = []
+    for number, bed in enumerate(beds):
+        for optimizer in defaults.OPTIMIZERS:
+            key = {"bed": bed, "optimizer": optimizer, "seed": 0.0}
+            names = ("smoothing", "quantile", "weight_gradient")
+            losses = {("xe", (0.0,) * 3): (90.0, 2.0)}
+            for one in defaults.CANDIDATES:
+                noise = 1 + 0.01 * number
+                ece = eces.get(one, 2.0) * noise
+                losses["au", one] = (accuracies.get(one, 90.0), ece)
+            for (loss, arguments), (accuracy, ece) in losses.items():
+                values = dict(zip(names, arguments, strict=True))
+                metrics = {"accuracy": accuracy, "ece": ece, "cwece": 1.0, "nll": 1.0}
+                found.append({**key, "loss": loss, **values, **metrics})
+    return found
+
+
+@pytest.mark.backend_free
+def test_a_default_changes_only_by_the_rule():
+    default, other, *_ = defaults.CANDIDATES
+    assert default == defaults.DEFAULT
+    assert defaults.choice([]) == default
+    better = chosen_from({}, {other: 1.0})
+    assert defaults.choice(better) == other
+    # With a bed missing, nothing is decided.
+    assert defaults.choice(chosen_from({}, {other: 1.0}, ["digits"])) == default
+    # A candidate that loses accuracy is not admissible.
+    assert defaults.choice(chosen_from({other: 88.9}, {other: 1.0})) == default
+    # A default that loses accuracy is replaced by the best of the others.
+    assert defaults.choice(chosen_from({default: 88.0}, {other: 1.9})) == other
+    everyone = dict.fromkeys(defaults.CANDIDATES, 80.0)
+    assert defaults.choice(chosen_from(everyone, {other: 1.0})) == default
+    assert "| 0.1 | 1 | 0 | 0.0 |" in defaults.table(better)
+
+
+@pytest.mark.backend_free
+def test_what_is_trained_is_not_trained_again():
+    rows_ = chosen_from({}, {}, ["digits"])
+    left = list(defaults.missing(rows_, ["digits"]))
+    assert {key[-1] for key, _ in left} == {1, 2}
+    assert len(left) == 2 * 2 * (1 + len(defaults.CANDIDATES))
+
+
+def test_a_small_bed_is_trained(monkeypatch):
+    monkeypatch.setitem(
+        defaults.BEDS, "digits", defaults.BEDS["digits"]._replace(epochs=1)
+    )
+    pool = defaults.BEDS["digits"].load(None)
+    found = defaults.train("digits", "adam", defaults.DEFAULT, pool, 0)
+    assert found["accuracy"] > 30
+    assert list(found) == list(defaults.FIELDS[7:])
