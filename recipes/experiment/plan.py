@@ -53,10 +53,19 @@ class Arm(NamedTuple):
     callbacks: Callable[[int], list[keras.callbacks.Callback]] = lambda epochs: []
 
 
-def _rising(epochs: int) -> list[keras.callbacks.Callback]:
-    """Raises w from 0 to 0.3 in the second quarter of the epochs."""
-    points = [(epochs / 4, 0.0), (epochs / 2, 0.3)]
-    return [ks.callbacks.LossSchedule(weight_gradient=points)]
+class RisingWeightGradient(keras.callbacks.Callback):
+    """Raises w of `AULoss` from 0 to 0.3 in the second quarter of the epochs."""
+
+    def __init__(self, epochs: int) -> None:
+        super().__init__()
+        self.points = ([epochs / 4, epochs / 2], [0.0, 0.3])
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        w = float(np.interp(epoch, *self.points))
+        if w != self.model.loss.weight_gradient:
+            self.model.loss.weight_gradient = w
+            # w is a constant of the compiled step.
+            self.model.make_train_function(force=True)
 
 
 # γ is the paper's for ResNet-50 on CIFAR-10. 0.76 is the paper's ν = 0.1 on the scale
@@ -76,7 +85,7 @@ ARMS = {
     "au_rising": Arm(
         "AU, w rising to 0.3",
         lambda: ks.AULoss(csf="msp", from_logits=True),
-        _rising,
+        lambda epochs: [RisingWeightGradient(epochs)],
     ),
     "au_released": Arm(
         "AU, public code",

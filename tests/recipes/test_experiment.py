@@ -228,3 +228,25 @@ def test_a_small_bed_is_trained(monkeypatch):
     found = defaults.train("digits", "adam", defaults.DEFAULT, pool, 0)
     assert found["accuracy"] > 30
     assert list(found) == list(defaults.FIELDS[7:])
+
+
+@pytest.mark.filterwarnings("ignore:AULoss with weight_gradient")
+def test_w_rises_in_the_second_quarter():
+    import keras
+
+    seen = []
+
+    class Seen(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            seen.append(round(self.model.loss.weight_gradient, 3))
+
+    data = small_data()
+    model = plan.BEDS["fashion"].network()
+    model.compile("sgd", plan.ARMS["au_rising"].loss())
+    model.fit(
+        *(data.val.x[:20].astype("float32"), data.val.y[:20]),
+        epochs=8,
+        verbose=0,
+        callbacks=[*plan.ARMS["au_rising"].callbacks(8), Seen()],
+    )
+    assert seen == [0, 0, 0, 0.15, 0.3, 0.3, 0.3, 0.3]
