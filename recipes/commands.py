@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from recipes.tasks import Pool, Positive, RunError, Task, names_in
 
-FitOn = Literal["val", "train"]
+FitOn = Literal["val", "train", "paper"]
 
 
 def train(task: Task, *, out: str | None = None, devices: Positive = 1) -> None:
@@ -185,7 +185,7 @@ def tables(
     Args:
         run: folder of a run, or a folder of runs (default: runs).
         output: folder of the tables.
-        fit_on: split for temperatures and Meta-Cal; the released code has train.
+        fit_on: images for T and Meta-Cal; paper is val for T, train for Meta-Cal.
     """
     from recipes.overview import finished
     from recipes.paper.table_files import write_tables
@@ -240,6 +240,7 @@ def reproduce(
     estimate: bool = False,
     out: str | None = None,
     fit_on: FitOn = "val",
+    set: tuple[str, ...] = (),
     pool: Pool,
 ) -> None:
     """Train every cell of the paper's tables, and write them beside the paper's.
@@ -247,6 +248,9 @@ def reproduce(
     Examples:
       python -m recipes reproduce --dataset cifar10,cifar100 --data-dir DATA --estimate
       python -m recipes reproduce --table 2 --dataset cifar10 --data-dir DATA --jobs 2
+
+    The column AU has constant weights (w = 0). --set loss.weight_gradient=1 trains the
+    printed gradient, with ν converted to the scale of this library.
 
     The tables share their runs: --table selects what is written. Before training, a
     step of each model is timed, and the hours are printed. A matrix that was stopped
@@ -269,7 +273,8 @@ def reproduce(
         estimate: print the estimate of the hours only; needs no weights, and no data
             if --data-dir is not given.
         out: folder for runs and tables (default: runs/reproduce).
-        fit_on: split for temperatures and Meta-Cal; the released code has train.
+        fit_on: images for T and Meta-Cal; paper is val for T, train for Meta-Cal.
+        set: change a setting, NAME=VALUE; may be repeated.
         pool: where the runs are trained.
     """
     from recipes import reproduce as matrix
@@ -287,6 +292,7 @@ def reproduce(
         data_dir=data_dir,
         pretrained=weights,
         from_scratch=from_scratch,
+        changes=set,
     )
     suffix = "" if scale == 1 else f"-scale{scale:g}"
     matrix.reproduce(

@@ -54,6 +54,8 @@ class Matrix:
         data_dir: folder of the data sets.
         pretrained: file of weights by model.
         from_scratch: whether transformers may start from random weights.
+        changes: changes of settings, NAME=VALUE; those of a loss's argument apply to
+            the losses that have it.
     """
 
     datasets: tuple[str, ...] = ()
@@ -64,6 +66,7 @@ class Matrix:
     data_dir: str | None = None
     pretrained: Mapping[str, str] = field(default_factory=dict)
     from_scratch: bool = False
+    changes: tuple[str, ...] = ()
 
     def pairs(self) -> list[tuple[str, str]]:
         """Returns the data sets and models: those of the paper among the names.
@@ -155,12 +158,20 @@ class Matrix:
     def _task(self, dataset: str, model: str, loss: str, seed: int) -> Task:
         transformer = model in settings.TRANSFORMERS
         weights = self.pretrained.get(model)
-        small: dict[str, Any] = {}
+        arguments = losses.defaults(loss)
+        changes = tuple(
+            change
+            for change in self.changes
+            if not change.startswith("loss.")
+            or change[len("loss.") :].partition("=")[0] in arguments
+        )
+        small: dict[str, Any] = {"set": changes}
         if self.scale < 1:
             epochs = settings.settings(dataset, model, loss).epochs
             if model in models.STAND_INS:
                 small["stand_in"] = True
-                small["set"] = (f"image_size={28 if transformer else 16}",)
+                size = 28 if transformer else 16
+                small["set"] = (f"image_size={size}", *changes)
             small["epochs"] = max(1, round(self.scale * epochs))
             images = round(self.scale * _SIZES[dataset][0])
             small["subset"] = max(2 * settings.CLASSES[dataset], images)
@@ -191,7 +202,7 @@ def reproduce(
         matrix: what to train.
         out: the folder for runs and tables.
         table: the table to write, `"1"`, `"2"` or `"A"`; None for all.
-        fit_on: the split on which calibrators are fitted.
+        fit_on: name in `posthoc.FIT_ON`: where calibrators are fitted.
         pool: where the runs are trained.
         estimate_only: whether to stop after the estimate of the hours.
     """

@@ -50,8 +50,12 @@ TUNED = {
     ("tiny-imagenet", "swin_tiny"): Tuned(1.0, 1.0, 0.6, 0.05),
 }
 
-# He et al.'s networks of these names have the paper's settings, too.
-ALIASES = {"resnet110_basic": "resnet110", "preresnet56_basic": "preresnet56"}
+# The networks of these names that the paper cites have its settings, too.
+ALIASES = {
+    "resnet110_basic": "resnet110",
+    "preresnet56_basic": "preresnet56",
+    "wrn28_10_original": "wrn28_10",
+}
 
 # Elsewhere: the values that the paper chose most often.
 DEFAULT = Tuned(dual=5.0, inverse=2.0, quantile=0.75, smoothing=0.1)
@@ -153,8 +157,9 @@ _CIFAR10 = Settings(
     warmup_epochs=40,
 )
 # Not stated: the size of the images, their augmentation, and the mean and standard
-# deviation of the normalisation. Here they are 224, flips, and ImageNet's. The released
-# code has 224, no flips, mean 0.4802 0.4481 0.3975 and std 0.2302 0.2265 0.2262.
+# deviation of the normalisation. Here they are 224, flips, and ImageNet's. The public
+# code has 224, no flips, mean 0.4802 0.4481 0.3975 and std 0.2302 0.2265 0.2262
+# (https://github.com/han678/CalibWeightedRisk, `utils/loaders.py` of commit 92ea67e).
 _TINY_IMAGENET = Settings(
     batch_size=256,
     epochs=90,
@@ -198,11 +203,9 @@ COMPARED = (
 # k, for the conversion of ν. That of a folder is not known here.
 CLASSES = {**dict.fromkeys(TRAINING, 10), "cifar100": 100, "tiny-imagenet": 200}
 
-# λ of KDE-XE. Not stated for Tiny-ImageNet, which has CIFAR-100's.
-KDE_REGULARIZATION = {
-    **dict.fromkeys(TRAINING, 0.3),
-    **{"cifar100": 0.5, "tiny-imagenet": 0.5},
-}
+# λ of KDE-XE. Not stated for Tiny-ImageNet: 0.3 in the public configurations
+# (https://github.com/han678/CalibWeightedRisk, commit 96026d1).
+KDE_REGULARIZATION = {**dict.fromkeys(TRAINING, 0.3), "cifar100": 0.5}
 
 
 def settings(
@@ -337,7 +340,7 @@ def _source(family: str, model: str, loss: str) -> str:
     if loss in losses.RELEASED:
         source += "; the loss is that of its public code"
     if loss.startswith("kde_xe") and family == "tiny-imagenet":
-        source += "; λ is not stated: CIFAR-100's"
+        source += "; λ is not stated: that of the public configurations"
     return source
 
 

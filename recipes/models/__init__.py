@@ -38,7 +38,7 @@ def _large(make: str, **options: Any) -> _Builder:
 _MODELS = {
     "resnet50": _small("resnet:bottleneck_resnet"),
     "resnet110": _small("resnet:bottleneck_resnet", blocks=(3, 4, 26, 3)),
-    "wrn28_10": _small("preresnet:preresnet", blocks=4, widen=10),
+    "wrn28_10": _small("preresnet:wide_resnet"),
     "preresnet56": _small("preresnet:preresnet", blocks=9, bottleneck=True),
     "vit_small": _large("vit:vit"),
     "swin_tiny": _large("swin:swin"),
@@ -47,6 +47,7 @@ _MODELS = {
     "resnet56": _small("resnet:cifar_resnet", depth=56),
     "resnet110_basic": _small("resnet:cifar_resnet", depth=110),
     "preresnet56_basic": _small("preresnet:preresnet", blocks=9),
+    "wrn28_10_original": _small("preresnet:preresnet", blocks=4, widen=10),
     "keras_cv_resnet50": _large("backbones:keras_cv_resnet", version=1),
     "keras_cv_resnet50_v2": _large("backbones:keras_cv_resnet", version=2),
     "keras_hub_vit_small": _large("backbones:keras_hub_vit", kind="vit"),

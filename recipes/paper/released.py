@@ -2,7 +2,9 @@
 
 They differ from the paper's formulas. The code is evidence of what the paper leaves
 open, not proof of what made its tables: its history has several versions, of AURC in
-particular. This module was written after reading it, and copies none of it.
+particular. This module was written after reading it, and copies none of it:
+https://github.com/han678/CalibWeightedRisk, commit b324335, whose AU and AURC date from
+e429a75.
 
 | loss     | paper                            | public code                            |
 |----------|----------------------------------|----------------------------------------|
@@ -11,7 +13,8 @@ particular. This module was written after reading it, and copies none of it.
 |          | Ĝ from the batch                 | Ĝ from all batches of the epoch so far |
 |          | τ is a constant                  | gradients pass through β and τ         |
 |          | negative entropy, scaled to Ĝ    | sign error: every score is 1           |
-| AURC     | (1/n) Σ α ℓ                      | 0.7 · mean ℓ + 0.3 · mean α ℓ          |
+| AURC     | (1/n) Σ α ℓ                      | the same; before 2025-10 mixed with ℓ  |
+|          | score of softmax(z)              | score of softmax(softmax(z))           |
 | KDE-XE   | XE + λ · CE_KDE                  | the same value; CE_KDE has no gradient |
 
 `python -m recipes claims released` compares them.
@@ -169,17 +172,20 @@ class _Counts(keras.metrics.Metric):
 
 @_serializable
 class ReleasedAURCLoss(AURCLoss):
-    """The AURC loss of the public code: a part of it, beside cross-entropy.
+    """The AURC loss of the public code, ranked by the score of softmax(softmax(z)).
 
-    The code mixes (1 − a) ℓ + a α ℓ, and drops the a = 1 of its configurations for the
-    default of 0.3.
+    Since commit e429a75 (2025-10-07) the code computes α ℓ. Until commit 85bd2e5 it
+    computed (1 − a) ℓ + a α ℓ, with a = 0.9 for CIFAR-10; 0.5 (ResNet-50), 0.9
+    (ResNet-110), 0.2 (WRN) and 0.8 (PreResNet-56) for CIFAR-100; and 0.8 (ViT-Small)
+    and 0.9 (Swin-Tiny) for Tiny-ImageNet. There α also has a gradient through soft
+    ranks by default, which is left out here.
 
     Args:
         strength: a.
         **options: the arguments of `AURCLoss`, except for `csf`.
     """
 
-    def __init__(self, strength: float = 0.3, **options: Any) -> None:
+    def __init__(self, strength: float = 1.0, **options: Any) -> None:
         options.pop("csf", None)
         super().__init__(twice_msp, strength=strength, **options)
 

@@ -29,7 +29,7 @@ def softmax(z):
     return e / e.sum(-1, keepdims=True)
 
 
-def weights(s, coverage, nu, counts=0):
+def weights(s, quantile, nu, counts=0):
     """β by the definition in `ReleasedAULoss`."""
     h = np.histogram(s, np.linspace(0, 1, 65))[0] + counts
     centres = (np.arange(64) + 0.5) / 64
@@ -38,7 +38,7 @@ def weights(s, coverage, nu, counts=0):
         steps = 1 / (1 + np.exp(-(np.reshape(at, (-1, 1)) - centres) / nu))
         return np.clip(steps @ h / h.sum(), 1 / (len(s) + 1), len(s) / (len(s) + 1))
 
-    tau = np.quantile(s, coverage)
+    tau = np.quantile(s, quantile)
     return -np.log(1 - np.where(s >= tau, cdf(tau), cdf(s)))
 
 
@@ -52,7 +52,7 @@ def test_au_takes_the_softmax_twice(csf, logits, labels):
     q = np.sort(softmax(p))
     s = q[:, -1] - (q[:, -2] if csf == "margin" else 0)
     expected = weights(s, 0.75, 0.1) * -np.log(p[np.arange(N), labels])
-    options = {"csf": csf, "coverage": 0.75, "smoothing": 0.1}
+    options = {"csf": csf, "quantile": 0.75, "smoothing": 0.1}
     loss = losses.build("au_released", options)
     found = keras.ops.convert_to_numpy(loss.call(labels, logits))
     np.testing.assert_allclose(found, expected, rtol=2e-5)
@@ -130,7 +130,7 @@ def test_dual_focal_takes_the_rival_of_its_variant(variant, logits, labels):
 def test_settings_of_the_released_losses_are_the_papers():
     assert settings("cifar100", "resnet50", "au_released").loss == {
         "csf": "msp",
-        "coverage": 0.75,
+        "quantile": 0.75,
         "smoothing": 0.005,
     }
     assert "public code" in settings("cifar10", "resnet50", "aurc_released").source

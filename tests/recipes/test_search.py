@@ -43,7 +43,7 @@ def test_default_grids_have_the_papers_choices():
     assert default_grid("cifar10", "kde_xe") == {"kde_weight": (0.3, 0.5)}
     grid = default_grid("cifar100", "au")
     assert grid["smoothing"] == (0.005, 0.01, 0.05, 0.1)
-    assert grid["coverage"] == (0.4, 0.6, 0.75, 0.8, 0.88, 0.92)
+    assert grid["quantile"] == (0.4, 0.6, 0.75, 0.8, 0.88, 0.92)
     assert grid["csf"] == default_grid("cifar100", "aurc")["csf"]
     assert default_grid("cifar10", "xe") == {}
     # As in `settings`, ν is on this library's scale where β has a gradient.
@@ -58,7 +58,7 @@ def trials(loss, *grid, seeds=1, folder="out", **asked):
 
 
 def test_what_is_given_is_not_searched():
-    fields, found = trials("au", csf="msp", set=("loss.coverage=0.5",))
+    fields, found = trials("au", csf="msp", set=("loss.quantile=0.5",))
     assert fields == ("smoothing",)
     assert [trial.values for trial in found] == [(0.005,), (0.01,), (0.05,), (0.1,)]
     fields, found = trials("au", "loss.csf=msp,margin", seeds=2)
@@ -89,9 +89,9 @@ def test_the_command_of_a_trial_trains_its_task():
         (("--loss", "xe"), "nothing to search for xe"),
         (("--loss", "mse"), "'mse'"),
         (("--loss", "au", "--grid", "gamma=1"), "smoothing"),
-        (("--loss", "au", "--grid", "coverage=0.5,2"), "2"),
-        (("--loss", "au", "--grid", "coverage=0.5,high"), "'high'"),
-        (("--loss", "au", "--grid", "coverage"), "coverage"),
+        (("--loss", "au", "--grid", "quantile=0.5,2"), "2"),
+        (("--loss", "au", "--grid", "quantile=0.5,high"), "'high'"),
+        (("--loss", "au", "--grid", "quantile"), "quantile"),
         (("--loss", "au", "--grid", "csf=msp", "--csf", "msp"), "given twice"),
         (("--loss", "au", "--gpus-per-run", "1"), "`gpus-per-run` must be 0"),
     ],
@@ -152,7 +152,7 @@ def test_choice_by_the_mean_over_seeds():
         "gamma = 3 is the largest value of the grid: a larger one may be better."
     )
     # Nothing lies beyond κ = 1.
-    whole = made(("coverage",), {(0.5,): CURVE[1.0,], (1.0,): CURVE[2.0,]})
+    whole = made(("quantile",), {(0.5,): CURVE[1.0,], (1.0,): CURVE[2.0,]})
     assert whole.choice() == (1.0,)
     assert not any("grid" in remark for remark in whole.remarks())
 
@@ -161,7 +161,7 @@ def test_what_is_not_whole_is_not_chosen(tmp_path):
     worse, better = (0.5, 0.9, 0.5, 0.3), (0.1, 0.1, 0.9, 0.0)
     nan = (np.nan, np.nan, 0.1, 0.5)
     found = made(
-        ("smoothing", "coverage", "csf"),
+        ("smoothing", "quantile", "csf"),
         {
             (0.1, 0.5, "msp"): [worse, worse],
             (0.1, 0.75, "msp"): [better, "last words"],
@@ -176,7 +176,7 @@ def test_what_is_not_whole_is_not_chosen(tmp_path):
     assert "| 0.2 | 0.5 | msp | NaN |" in text
     assert "| 0.2 | 0.75 | msp | open |" in text
     rows = list(csv.DictReader(found.csv().splitlines()))
-    assert list(rows[0])[:4] == ["smoothing", "coverage", "csf", "seed"]
+    assert list(rows[0])[:4] == ["smoothing", "quantile", "csf", "seed"]
     assert [row["state"] for row in rows] == [
         *["finished"] * 3,
         "failed",

@@ -35,7 +35,7 @@ SMOOTHING = "0.1 0.1 0.1 0.1  0.005 0.005 0.1 0.01  0.05 0.05"
     [
         ("dual_focal", "gamma", GAMMA_DUAL),
         ("inv_focal", "gamma", GAMMA_INVERSE),
-        ("au", "coverage", COVERAGE),
+        ("au", "quantile", COVERAGE),
         ("au", "smoothing", SMOOTHING),
     ],
 )
@@ -234,7 +234,7 @@ def test_losses_of_ones_own_are_named_by_module(tmp_path, monkeypatch):
     ("key", "value", "expected"),
     [
         ("loss.smoothing", "0.3", 0.3),
-        ("loss.coverage", "none", None),
+        ("loss.quantile", "none", None),
         ("loss.threshold", "1", 1.0),
         ("loss.num_bins", "100", 100),
         ("loss.csf", "margin", "margin"),
@@ -268,7 +268,7 @@ def test_an_override_changes_one_setting_and_keeps_its_type(key, value, expected
         ("loss.smoothing", "nan", "`loss.smoothing` must be a number"),
         ("loss.num_bins", "1.5", "`loss.num_bins` must be an integer"),
         ("loss.threshold", "much", "a number or none"),
-        ("loss.gamma", "1", "'loss.csf', 'loss.coverage'"),
+        ("loss.gamma", "1", "'loss.csf', 'loss.quantile'"),
         ("loss", "au", "'batch_size', 'epochs'"),
         ("source", "x", "'batch_size', 'epochs'"),
         ("rate", "1", "learning_rate"),
