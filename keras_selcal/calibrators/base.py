@@ -6,7 +6,7 @@ import math
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 from zipfile import BadZipFile
@@ -273,9 +273,7 @@ class Calibrator(ABC):
                 a tensor, anything else a NumPy array.
         """
         xp = namespace(logits)
-        # NaN and −∞ are allowed, and need no warnings of NumPy.
-        with np.errstate(all="ignore"):
-            p = self._apply(*self._prepare(logits, xp), xp)
+        p = self._computed(self._apply, logits, xp)
         shape = tuple(logits.shape) if hasattr(logits, "shape") else np.shape(logits)
         return self.outputs.restored(p, xp, shape)
 
@@ -288,9 +286,15 @@ class Calibrator(ABC):
 
         Only `MetaAcc` and `MetaMis` reject samples; the others accept all.
         """
-        xp = namespace(logits)
+        return self._computed(self._accepts, logits, namespace(logits))
+
+    def _computed(self, function: Callable[..., Any], logits: Any, xp: Any) -> Any:
+        """Returns what `_apply` or `_accepts` computes."""
+        if xp is not np:
+            return function(*self._prepare(logits, xp), xp)
+        # NaN and −∞ are allowed, and need no warnings.
         with np.errstate(all="ignore"):
-            return self._accepts(*self._prepare(logits, xp), xp)
+            return function(*self._prepare(logits, np), np)
 
     def _prepare(self, logits: Any, xp: Any) -> tuple[Any, dict[str, Any]]:
         parameters = self.parameters

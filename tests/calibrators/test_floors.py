@@ -18,6 +18,12 @@ def both(calibrator, logits):
     return array, ops.convert_to_numpy(tensor)
 
 
+def tolerance(name):
+    # Between close knots, an isotonic curve has a slope of thousands, by which the
+    # rounding of float32 grows.
+    return 1e-3 if name == "isotonic" else 2e-6
+
+
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("from_logits", [True, False])
 def test_arrays_and_tensors_have_the_same_probabilities(name, from_logits):
@@ -29,8 +35,7 @@ def test_arrays_and_tensors_have_the_same_probabilities(name, from_logits):
     z = z.astype("float32")
     array, tensor = both(calibrator.fit(z, y), z)
     assert array.dtype == "float32"
-    # Isotonic curves are steep: rounding of float32 grows by their slope.
-    np.testing.assert_allclose(array, tensor, atol=2e-5)
+    np.testing.assert_allclose(array, tensor, atol=tolerance(name))
     accepted = calibrator.accepts(z)
     assert type(accepted) is np.ndarray
     given = calibrator.accepts(ops.convert_to_tensor(z))
@@ -50,7 +55,7 @@ def test_several_labels_and_arrays(name):
     calibrator = ALL[name](multi_label=True).fit(z, y)
     array, tensor = both(calibrator, z)
     assert array.shape == z.shape
-    np.testing.assert_allclose(array, tensor, atol=2e-5)
+    np.testing.assert_allclose(array, tensor, atol=tolerance(name))
     # A second axis of samples.
     again, _ = both(calibrator, z.reshape(20, 30, 3))
     np.testing.assert_allclose(again.reshape(-1, 3), array, atol=1e-6)
@@ -78,7 +83,7 @@ def test_a_layer_has_the_values_of_arrays(name):
     calibrator = ALL[name]().fit(z, y)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Identity()])
     found = calibrator.wrap(model).predict(z, verbose=0)
-    np.testing.assert_allclose(found, calibrator(z), atol=2e-5)
+    np.testing.assert_allclose(found, calibrator(z), atol=tolerance(name))
 
 
 def test_other_frameworks_give_arrays():
