@@ -55,9 +55,9 @@ class CalibrationReport(Evaluation):
 
     Calibration errors are biased upwards because the noise in a bin counts by its size
     and not its sign. A resample adds its own noise, so that the interval of a small
-    error lies too high, sometimes above the value, which the table then marks. It never
-    contains an error of 0. In `compare` the bias cancels only as far as both models share it. `nll`
-    and `brier` are means and have no bias.
+    error lies too high, sometimes above the value, which the table then marks. In
+    `compare` the bias cancels only as far as both models share it. `nll` and `brier`
+    are means and have no bias.
 
     The cost grows with bootstrap·n. Memory: n·k float64 numbers.
 
