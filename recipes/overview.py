@@ -77,8 +77,8 @@ def print_names() -> None:
         "The models of the first line are the paper's and small ones, for images of "
         "32 × 32, and mlp for features; those of KerasCV and KerasHub are for larger "
         "photographs, and take ImageNet weights by --preset. KerasCV is no longer "
-        "developed. AU has constant weights (w = 0), which is not the paper's gradient. "
-        "ν is the paper's; with "
+        "developed. AU has constant weights (w = 0), not the paper's gradient. ν is "
+        "the paper's; with "
         "--set loss.weight_gradient above 0, functional.paper_smoothing converts that "
         "of msp.",
         soft_wrap=True,

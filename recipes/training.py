@@ -18,7 +18,6 @@ from typing import Any
 import keras
 import numpy as np
 
-import keras_selcal
 from keras_selcal._validation import refuse
 from recipes import data, devices, losses, models
 from recipes.data.pipeline import Batches

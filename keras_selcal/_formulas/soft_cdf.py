@@ -228,9 +228,10 @@ def au_weights(
         every = replicas.gather(weight)
         scale = count_scale(every, xp)
         every_count = every * scale
-    if threshold is None:
+    if level is not None:
         tau = quantile(every_u, every_count, level, xp)
     else:
+        assert threshold is not None
         tau = xp.zeros_like(u[..., :1]) + (threshold - lo) / (hi - lo)
     if through == "score":
         counts = histogram(every_u, every_count, num_bins, xp)

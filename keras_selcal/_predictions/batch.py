@@ -181,7 +181,8 @@ class Batch:
     def log_p(self) -> Tensor:
         """Log-probabilities (n, k)."""
         if self.from_logits:
-            return finite_log_p(*self._normalizer, ops)
+            d, total = self._normalizer
+            return finite_log_p(d, total, ops)
         return safe_log(self.y_pred, ops)
 
     @cached_property

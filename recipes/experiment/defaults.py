@@ -43,7 +43,7 @@ class Candidate(NamedTuple):
         """Returns the loss on logits."""
         return ks.AULoss(
             csf="msp",
-            coverage=self.quantile,
+            quantile=self.quantile,
             smoothing=self.smoothing,
             weight_gradient=self.weight_gradient,
             from_logits=True,

@@ -25,7 +25,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_selcal import AURCLoss, DualFocalLoss, KDECrossentropy
+from keras_selcal import AURCLoss, DualFocalLoss, KDECrossentropy, csf
 from keras_selcal._arrays import Tensor
 from keras_selcal._validation import check_choice
 from keras_selcal.losses import Batch, ReweightedLoss
@@ -43,8 +43,7 @@ def twice_msp(probabilities: Tensor) -> Tensor:
 
 
 def _twice_margin(probabilities: Tensor) -> Tensor:
-    first, second = top_two(ops.softmax(probabilities, axis=-1))
-    return ops.squeeze(first - second, -1)
+    return csf.margin(ops.softmax(probabilities, axis=-1))
 
 
 def _entropy_with_sign_error(probabilities: Tensor) -> Tensor:

@@ -42,10 +42,10 @@ def test_a_part_of_the_matrix_at_a_smaller_scale():
 def test_a_change_of_a_losses_argument_is_for_the_losses_that_have_it():
     changes = ("loss.weight_gradient=1", "weight_decay=0.001")
     matrix = Matrix(("cifar10",), ("resnet50",), ("xe", "au"), 1, changes=changes)
-    xe, au = matrix.requests()
+    xe, au = matrix.tasks()
     assert xe.set == ("weight_decay=0.001",)
     assert au.set == changes
-    assert tasks.task_of(au).settings.loss["smoothing"] == pytest.approx(0.76, abs=0.01)
+    assert au.settings.loss["smoothing"] == pytest.approx(0.76, abs=0.01)
 
 
 @pytest.mark.parametrize(
