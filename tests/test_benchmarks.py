@@ -1,6 +1,5 @@
 """The benchmarks compare like with like."""
 
-import numpy as np
 import pytest
 
 cells = pytest.importorskip("benchmarks.cells")
@@ -25,10 +24,8 @@ def test_packages_that_are_missing_are_left_out(monkeypatch):
         peers.side_by_side("one", y, p)
 
 
-@pytest.mark.backend_free
-def test_an_untrained_network_has_larger_errors_which_cells_lower(monkeypatch):
+def test_cells_lower_the_error_of_an_untrained_network(monkeypatch):
     monkeypatch.setattr(cells, "CELLS", (256, 4096))
-    found = cells.errors(*cells.untrained(2000))
-    assert np.isfinite(found).all()
-    aurc = found[[*cells.METRICS].index("`AURC`")]
-    assert aurc[1] < aurc[0]
+    monkeypatch.setattr(cells, "METRICS", {"AURC": cells.METRICS["`AURC`"]})
+    [few, many] = cells.errors(*cells.untrained(2000))[0]
+    assert 0 < many < few < 0.1
