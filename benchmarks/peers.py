@@ -1,17 +1,27 @@
-"""The same work done by other packages, those of them that are installed.
+"""CPU time of other packages that do the same work, as multiples of ours.
 
-A function here takes labels (n,) and probabilities (n, k), prepares what its package
-wants, and returns what is timed. `WORK` says which of them do the same as a function of
-keras_selcal; a value that differs from ours is an error.
+    tox -e peers
+    KERAS_BACKEND=torch python -m benchmarks.peers [--quick]
+
+Prints a Markdown table of the packages that are installed. A time is the least CPU time
+of several calls on one thread, and the packages take turns. A value that differs from
+ours is an error.
 """
 
+import argparse
 import importlib.metadata
 import importlib.util
+import math
+import os
 import sys
+import time
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
@@ -22,7 +32,11 @@ from keras_selcal.conformal import (
     conformal_threshold,
 )
 
+# Takes labels (n,) and probabilities (n, k), and returns what is timed.
 Timed = Callable[[np.ndarray, np.ndarray], Callable[[], Any]]
+
+# CPU time in ms that can be measured.
+LONG_ENOUGH = 10.0
 FEW_CLASSES, MANY_CLASSES = (1_000_000, 10), (50_000, 1000)
 CALIBRATION_SET = (20_000, 100)
 
@@ -330,3 +344,63 @@ def versions():
         except importlib.metadata.PackageNotFoundError:
             continue
     return packages
+
+
+def data(n, k):
+    """Returns labels and probabilities of an overconfident classifier."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(n, k)).astype("float32") * 3
+    labels = (logits / 2 + rng.gumbel(size=(n, k))).argmax(-1)
+    logits -= logits.max(-1, keepdims=True)
+    p = np.exp(logits)
+    return labels, p / p.sum(-1, keepdims=True)
+
+
+def cpu_time(function, calls):
+    """Returns the CPU time of a call in ms, the mean of some."""
+    start = time.process_time()
+    for _ in range(calls):
+        function()
+    return 1e3 * (time.process_time() - start) / calls
+
+
+def least_times(functions, repetitions):
+    """Returns the least CPU time of each function in ms, taken in turns."""
+    calls = {}
+    for name, function in functions.items():
+        function()
+        calls[name] = math.ceil(LONG_ENOUGH / max(cpu_time(function, 1), 1e-3))
+    times = dict.fromkeys(functions, math.inf)
+    for _ in range(repetitions):
+        for name, function in functions.items():
+            times[name] = min(times[name], cpu_time(function, calls[name]))
+    return times
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.peers", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--quick", action="store_true", help="a tenth of the samples")
+    args = parser.parse_args()
+    found = versions()
+    missing = [package for package, version in found.items() if version is None]
+    print("Installed:", ", ".join(f"{p} {v}" for p, v in found.items() if v) or "none")
+    print("Not installed:", ", ".join(missing) or "none")
+    print("\n| work | n × k | ours, ms | others, multiples of ours |")
+    print("|---|---|--:|---|", flush=True)
+    for name, work in WORK.items():
+        for n, k in work.sizes:
+            n = n // 10 if args.quick else n
+            times = least_times(side_by_side(name, *data(n, k)), 3)
+            ours = times.pop("keras_selcal")
+            others = [
+                f"{package} {ms / ours:.1f}"
+                for package, ms in sorted(times.items(), key=lambda item: item[1])
+            ]
+            print(f"| {name} | {n:,} × {k:,} | {ours:.1f} | {', '.join(others)} |")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

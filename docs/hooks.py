@@ -1,8 +1,9 @@
 """Builds the parts of the site that are not written by hand.
 
-These are the start page (the README), the study, the claims, the benchmarks, the
-changelog, the tutorials, the API reference, every picture of the page on concepts, and
-what the code of the guides and tutorials prints and draws (`docs/execute.py`).
+These are the start page (the README), the experiment, the study, the claims, the
+benchmarks, the changelog, the tutorials, the API reference, every picture of the page
+on concepts, and what the code of the guides and tutorials prints and draws
+(`docs/execute.py`).
 """
 
 import inspect
@@ -21,6 +22,7 @@ ROOT = DOCS.parent
 # Pages that are files of the repository, and the links to them.
 _ELSEWHERE = {
     "index.md": "README.md",
+    "experiment.md": "recipes/experiment/EXPERIMENT.md",
     "study.md": "recipes/STUDY.md",
     "claims.md": "recipes/CLAIMS.md",
     "benchmarks.md": "benchmarks/README.md",
@@ -33,6 +35,8 @@ _GUIDES = [
     "sets.md",
     "unknown.md",
     "scores.md",
+    "ensembles.md",
+    "drift.md",
     "binary.md",
     "segmentation.md",
     "losses.md",
@@ -44,7 +48,7 @@ _GUIDES = [
     "recipes.md",
 ]
 _API = ["losses", "metrics", "calibrators", "selective", "conformal", "report"]
-_API += ["callbacks", "functional", "csf", "stacks", "plots", "analysis"]
+_API += ["callbacks", "functional", "csf", "stacks", "plots"]
 _log = logging.getLogger("mkdocs.hooks")
 
 
@@ -63,7 +67,12 @@ def on_config(config: Any) -> Any:
         {"Tutorials": tutorials},
         {"Guides": guides},
         {"API": [{name: f"api/{name}.md"} for name in _API]},
-        {"Results": ["study.md", "claims.md", benchmarks, "comparison.md"]},
+        {
+            "Results": [
+                *("experiment.md", "study.md", "claims.md"),
+                *(benchmarks, "comparison.md"),
+            ]
+        },
         {"Project": ["contributing.md", "changelog.md"]},
     ]
     return config

@@ -9,8 +9,8 @@ from pathlib import Path
 from recipes.paper import claim_checks as checks
 from recipes.paper.claim_checks import Finding
 from recipes.progress import Progress, console
-from recipes.request import RunError
 from recipes.runs import Run
+from recipes.tasks import RunError
 
 PAGE = Path(__file__).with_name("CLAIMS.md")
 
@@ -19,7 +19,7 @@ CHECKS: dict[str, Callable[[Sequence[Run]], Finding]] = {
     for check in (
         *(checks.focal_gradient, checks.beta, checks.ece_bound),
         *(checks.selective_fallback, checks.over_and_underconfidence),
-        *(checks.figure_and_table, checks.au_ordering, checks.meta_cal),
+        *(checks.figure_and_table, checks.au_ordering, checks.table_a, checks.meta_cal),
         *(checks.released, checks.released_training, checks.matrix),
     )
 }
@@ -40,11 +40,11 @@ _HEAD = """\
 # The paper's claims
 
 Each section is written by `python -m recipes claims NAME`, and the page by
-`python -m recipes claims --page`. There are four verdicts: holds, holds under a
-condition, does not hold, and could not be tested here. `ece_bound` also draws ECE
-against the number of bins. `meta_cal` trains a network on digits with wrong labels, and
-takes other networks by `--run FOLDER`: here the CIFAR-10 networks of He et al. with
-weights trained by others (`resnet20.th`, `resnet56.th` of
+`python -m recipes claims --page`. The verdicts are holds, holds under a condition, does
+not hold, undecided, and could not be tested here; a rule computes each from figures.
+`ece_bound` also draws ECE against the number of bins. `meta_cal` trains a network on
+digits with wrong labels, and takes other networks by `--run FOLDER`: here the CIFAR-10
+networks of He et al. with weights trained by others (`resnet20.th`, `resnet56.th` of
 https://github.com/akamaster/pytorch_resnet_cifar10, accuracy 91.73 and 93.39), made by
 `python -m recipes train --dataset cifar10 --data-dir DATA --model resnet20 --loss xe
 --pretrained resnet20.th --epochs 0 --set mean=0.485,0.456,0.406
@@ -95,7 +95,8 @@ def check_claims(
 def section(name: str, found: Finding) -> str:
     """Returns the section of the page on a claim."""
     claim = " ".join((CHECKS[name].__doc__ or "").split())
-    parts = [f"## {name}", f"{claim} **Verdict: {found.verdict}.**", found.text]
+    parts = [f"## {name}", f"{claim} **Verdict: {found.verdict}.**"]
+    parts += [f"*Rule:* {found.rule}", found.text]
     if found.table is not None:
         parts.append(found.table.markdown())
     return "\n\n".join(parts) + "\n"
@@ -111,11 +112,10 @@ def page_sections() -> dict[str, str]:
 def _digits(folder: Path, seed: int, loss: str, *changes: str) -> Run:
     """Returns a network that is trained on digits with wrong labels."""
     from recipes import training
-    from recipes.request import Request
-    from recipes.tasks import run_name, task_of
+    from recipes.tasks import Task
 
-    task = task_of(Request("digits", "cnn", loss, set=changes, seed=seed))
-    run = Run(folder / run_name(task))
+    task = Task("digits", "cnn", loss, set=changes, seed=seed)
+    run = Run(folder / task.name)
     with Progress(console(quiet=True)) as progress, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the drag of AU as the paper writes it
         training.train(run, task, progress)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from recipes import commands
-from recipes.request import RunError
+from recipes.tasks import RunError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,17 +6,14 @@ need, so that `--help` is quick.
 
 import os
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from recipes.loss_commands import compare, study
-from recipes.request import Pool, Positive, Request, RunError, names_in
+from recipes.tasks import Pool, Positive, RunError, Task, names_in
 
-FitOn = Literal["val", "train"]
+FitOn = Literal["val", "train", "paper"]
 
 
-def train(
-    request: Request, *, out: str | None = None, devices: Positive | None = None
-) -> None:
+def train(task: Task, *, out: str | None = None, devices: Positive = 1) -> None:
     """Train a model and save its logits.
 
     The settings are the paper's (`list` shows them). If --epochs changes the length of
@@ -27,44 +24,31 @@ def train(
     A run that was stopped or killed continues by the same command.
 
     Args:
-        request: what to train.
+        task: what to train.
         out: folder of the run (default: in runs/, named after the task).
-        devices: devices that share each batch (default: those of all processes).
+        devices: devices that share each batch, on JAX.
     """
-    from recipes.devices import prepare, start
+    from recipes.devices import prepare
 
     prepare(devices)
     from recipes import training
     from recipes.overview import print_tables
     from recipes.progress import Progress, console
     from recipes.runs import Run
-    from recipes.tasks import run_name, task_of
 
-    task = task_of(request)
-    again = ["train", *request.arguments()]
-    again += [] if out is None else ["--out", out]
-    joined = start(devices, task.settings.batch_size, again)
-    output = console(quiet=joined.rank > 0)
-    run = Run(out or os.path.join("runs", run_name(task)))
-    epochs = names_in("snapshots", request.snapshots)
-    if not all(map(str.isdecimal, epochs)):
-        raise RunError(f"`snapshots` must be epochs. Received: {request.snapshots!r}")
+    output, run = console(), Run(out or os.path.join("runs", task.name))
     with Progress(output) as progress:
-        training.train(
-            run, task, progress, request.checkpoint_every, joined, [*map(int, epochs)]
-        )
-    if joined.rank == 0:
-        print_tables([run], output)
+        training.train(run, task, progress, count=devices)
+    print_tables([run], output)
 
 
 def search(
-    request: Request,
+    task: Task,
     *,
     grid: tuple[str, ...] = (),
     seeds: Positive = 1,
     by: Literal["nll", "loss", "ece", "accuracy"] = "nll",
     pool: Pool,
-    gpus_per_run: float = 0.0,
     out: str | None = None,
 ) -> None:
     r"""Train every setting of a grid and choose by the validation set.
@@ -72,7 +56,7 @@ def search(
     Examples:
       python -m recipes search --dataset cifar10 --model resnet50 --loss dual_focal
       python -m recipes search --dataset cifar10 --model resnet50 --loss au --jobs 2 \
-          --grid smoothing=0.02,0.1 --grid coverage=0.5,0.75
+          --grid smoothing=0.02,0.1 --grid quantile=0.5,0.75
 
     Without --grid, the search covers all values that the paper chose for any model: γ
     of inv_focal and dual_focal, ν × κ × CSF of au, CSF of aurc, λ of kde_xe. What --set
@@ -82,31 +66,72 @@ def search(
     compared by the cross-entropy on the validation set. --by loss uses the value of
     each run's own loss instead.
 
-    The runs are ordinary ones, with their output in train.log. A search that was
-    stopped continues by the same command and does not repeat finished runs.
-
-    --engine ray uses the Ray cluster at RAY_ADDRESS, by default the one that
-    `ray start --head` has started on this machine. Each run uses one CPU. The nodes
-    must share the file system: this folder, the data and the Python environment.
+    The runs are ordinary ones. A search that was stopped continues by the same command
+    and does not repeat finished runs. The nodes of a Ray cluster must share the file
+    system: this folder, the data and the Python environment.
 
     Args:
-        request: what to train.
+        task: what to train.
         grid: search these values, such as smoothing=0.02,0.1, and only the fields that
             are named; may be repeated.
         seeds: runs of each setting.
         by: criterion on the validation set.
         pool: where the runs are trained.
-        gpus_per_run: GPUs of each run with --engine ray.
         out: folder for runs, map and choice (default: in runs/).
     """
-    # Runs may share a GPU with each other and with this process.
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     from recipes.search import run_search
 
-    options: Any = {"seeds": seeds, "by": by, "gpus": gpus_per_run}
-    run_search(
-        request, grid=grid, out=out, jobs=pool.jobs, engine=pool.engine, **options
+    run_search(task, grid=grid, seeds=seeds, by=by, out=out, pool=pool)
+
+
+def compare(
+    *,
+    dataset: str,
+    model: str | None = None,
+    losses: str | None = None,
+    seeds: Annotated[int, 2] = 5,
+    epochs: Positive = 20,
+    data_dir: str | None = None,
+    out: str = "runs/compare",
+    pool: Pool,
+) -> None:
+    """Train on your own data with several losses, and say which one to use.
+
+    Examples:
+      python -m recipes compare --dataset npz:DATA.npz
+      python -m recipes compare --dataset text:TICKETS.csv --losses xe,my_losses:MyLoss
+
+    Every loss gets the same network, epochs and seeds. NLL and AURC after temperature
+    scaling decide, at the epoch with the best validation NLL. A comparison that was
+    stopped continues by the same command.
+
+    Args:
+        dataset: folder:PATH with a folder of images for each class; npz:PATH with
+            arrays x and y, or x_train, y_train, x_test and y_test; text:PATH, a CSV
+            file with the columns text and label (else the first and the last one); or a
+            name that `list` shows.
+        model: a name that `list` shows (default: cnn_strided for images, mlp for
+            others).
+        losses: names that `list` shows, or module:Name for one of your own, separated
+            by commas; the others are compared with the first (default:
+            xe,xe_smoothed,xe_dropout,focal,kde_xe,aurc,au).
+        seeds: runs of each loss.
+        epochs: length of each training.
+        data_dir: path of a data set that `list` shows.
+        out: folder for results.csv and report.html.
+        pool: where the runs are trained.
+    """
+    from recipes import compare as comparison
+
+    comparison.compare(
+        dataset,
+        model=model,
+        losses=names_in("losses", losses),
+        seeds=seeds,
+        epochs=epochs,
+        data_dir=data_dir,
+        out=out,
+        pool=pool,
     )
 
 
@@ -116,15 +141,20 @@ def evaluate(
     *,
     split: Literal["test", "val", "train"] = "test",
     markdown: str | None = None,
+    html: str | None = None,
+    data_dir: str | None = None,
 ) -> None:
     """Compute all metrics from the logits of runs and print a table.
 
-    Runs that differ only in the seed are averaged.
+    Runs that differ only in the seed are averaged. --html writes a report in which the
+    other runs are compared with the first one.
 
     Args:
         run: folder of a run, or a folder of runs.
-        split: images on which the runs are evaluated.
+        split: samples on which the runs are evaluated.
         markdown: write the table to this file, too.
+        html: write a report to this file, too.
+        data_dir: path of the data set, to show mistakes as images in the report.
     """
     from recipes.overview import print_tables, usable
     from recipes.progress import console
@@ -137,32 +167,11 @@ def evaluate(
     print_tables(runs, output, split, markdown)
     for note in notes:
         output.print(f"left out: {note}", soft_wrap=True)
+    if html is not None:
+        from recipes.report import write_report
 
-
-def report(
-    run: tuple[str, ...],
-    /,
-    *,
-    output: str = "report.html",
-    split: Literal["test", "val"] = "test",
-    title: str | None = None,
-    data_dir: str | None = None,
-) -> None:
-    """Write an HTML report on the logits of runs.
-
-    The other runs are compared with the first one.
-
-    Args:
-        run: folder of a run, or a folder of runs.
-        output: file of the page.
-        split: images on which the runs are evaluated.
-        title: title of the page.
-        data_dir: path of the data set, to show mistakes as images.
-    """
-    from recipes.report import write_report
-
-    path = write_report(run, output, split=split, title=title, data_dir=data_dir)
-    print(f"{path}: open it in a browser")
+        path = write_report(runs, html, split=split, data_dir=data_dir)
+        output.print(f"{path}: open it in a browser", soft_wrap=True)
 
 
 def tables(
@@ -176,7 +185,7 @@ def tables(
     Args:
         run: folder of a run, or a folder of runs (default: runs).
         output: folder of the tables.
-        fit_on: split for temperatures and Meta-Cal; the released code has train.
+        fit_on: images for T and Meta-Cal; paper is val for T, train for Meta-Cal.
     """
     from recipes.overview import finished
     from recipes.paper.table_files import write_tables
@@ -231,6 +240,7 @@ def reproduce(
     estimate: bool = False,
     out: str | None = None,
     fit_on: FitOn = "val",
+    set: tuple[str, ...] = (),
     pool: Pool,
 ) -> None:
     """Train every cell of the paper's tables, and write them beside the paper's.
@@ -238,6 +248,9 @@ def reproduce(
     Examples:
       python -m recipes reproduce --dataset cifar10,cifar100 --data-dir DATA --estimate
       python -m recipes reproduce --table 2 --dataset cifar10 --data-dir DATA --jobs 2
+
+    The column AU has constant weights (w = 0). --set loss.weight_gradient=1 trains the
+    printed gradient, with ν converted to the scale of this library.
 
     The tables share their runs: --table selects what is written. Before training, a
     step of each model is timed, and the hours are printed. A matrix that was stopped
@@ -260,7 +273,8 @@ def reproduce(
         estimate: print the estimate of the hours only; needs no weights, and no data
             if --data-dir is not given.
         out: folder for runs and tables (default: runs/reproduce).
-        fit_on: split for temperatures and Meta-Cal; the released code has train.
+        fit_on: images for T and Meta-Cal; paper is val for T, train for Meta-Cal.
+        set: change a setting, NAME=VALUE; may be repeated.
         pool: where the runs are trained.
     """
     from recipes import reproduce as matrix
@@ -278,6 +292,7 @@ def reproduce(
         data_dir=data_dir,
         pretrained=weights,
         from_scratch=from_scratch,
+        changes=set,
     )
     suffix = "" if scale == 1 else f"-scale{scale:g}"
     matrix.reproduce(
@@ -285,8 +300,7 @@ def reproduce(
         out or os.path.join("runs", f"reproduce{suffix}"),
         table=table,
         fit_on=fit_on,
-        jobs=pool.jobs,
-        engine=pool.engine,
+        pool=pool,
         estimate_only=estimate,
     )
 
@@ -320,18 +334,6 @@ def list_() -> None:
     print_names()
 
 
-def show(run: str, /) -> None:
-    """Show the configuration and the progress of a run.
-
-    Args:
-        run: folder of a run.
-    """
-    from recipes.overview import print_run
-    from recipes.runs import Run
-
-    print_run(Run(run))
-
-
 def quickstart(*, out: str = "runs/quickstart", epochs: Positive = 80) -> None:
     """Train a small network, calibrate it, let it abstain, and write a report.
 
@@ -345,6 +347,6 @@ def quickstart(*, out: str = "runs/quickstart", epochs: Positive = 80) -> None:
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (
-    *(train, search, evaluate, report, tables, figures, reproduce, claims, list_),
-    *(show, study, compare, quickstart),
+    *(train, search, compare, reproduce, evaluate, tables, figures, claims, list_),
+    quickstart,
 )

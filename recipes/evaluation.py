@@ -1,11 +1,14 @@
-"""The metrics of the paper, from the logits that a run has saved."""
+"""The metrics of runs, from the logits that they have saved, and their differences."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from recipes.runs import Run
+import numpy as np
+
+from recipes.runs import Predictions, Run
 
 
 @dataclass(frozen=True)
@@ -13,7 +16,8 @@ class PaperMetric:
     """A metric as the paper prints it.
 
     Args:
-        name: a name in `keras_selcal.metric_table`, or `"adaptive_cwece"`.
+        name: a name in `keras_selcal.metric_table`, such as
+            `"coverage_at_risk_0.05"`, or `"adaptive_cwece"`.
         scale: 100 for metrics that the paper prints × 10².
     """
 
@@ -91,3 +95,91 @@ def measure(labels: Any, logits: Any, metrics: Iterable[str]) -> dict[str, float
     {'accuracy': 50.0}
     """
     return {name: METRICS[name].compute(labels, logits) for name in metrics}
+
+
+# What `compare` shows: the first two decide, after temperature scaling.
+DECIDING = ("nll", "aurc")
+COVERAGE = "coverage_at_risk_0.05"
+COMPARED = (*DECIDING, "accuracy", "ece", "cwece", COVERAGE)
+
+
+def metric(name: str) -> PaperMetric:
+    """Returns a metric by its name."""
+    return METRICS.get(name) or PaperMetric(name)
+
+
+def scaled_measures(
+    val: Predictions, test: Predictions, metrics: Iterable[str] = COMPARED
+) -> dict[str, float]:
+    """Returns metrics of validation and test data, before and after scaling.
+
+    The temperature minimises the NLL of the validation data. Keys are such as
+    `"test_nll"` and, after scaling, `"test_nll_ts"`.
+
+    Args:
+        val: logits and labels of the validation data.
+        test: logits and labels of the test data.
+        metrics: names of metrics.
+    """
+    from keras_selcal import TemperatureScaling
+
+    temperature = float(TemperatureScaling().fit(*val).temperature)
+    found = {"temperature": temperature}
+    for split, (logits, labels) in (("val", val), ("test", test)):
+        for end, scale in (("", 1.0), ("_ts", temperature)):
+            for name in metrics:
+                value = metric(name).compute(labels, logits / scale)
+                found[f"{split}_{name}{end}"] = value
+    return found
+
+
+# --- Differences --------------------------------------------------------------------
+
+# Metrics of which more is better, by the start of their names.
+_HIGHER = ("accuracy", "coverage", "unknown_auroc")
+
+
+class Gap(NamedTuple):
+    """A mean difference and half the width of its 95 % interval."""
+
+    mean: float
+    half: float
+
+    def verdict(self, metric: str) -> str:
+        """Returns `"better"`, `"worse"`, or `"undecided"` where 0 is in the interval.
+
+        Example:
+        >>> Gap(-0.5, 0.2).verdict("nll")
+        'better'
+        """
+        if not abs(self.mean) > self.half:
+            return "undecided"
+        name = metric.removeprefix("test_").removeprefix("val_")
+        return "better" if (self.mean > 0) == name.startswith(_HIGHER) else "worse"
+
+    def text(self, metric: str, digits: int) -> str:
+        """Returns the difference, with ▲ if it is better and ▼ if it is worse."""
+        mark = {"better": " ▲", "worse": " ▼"}.get(self.verdict(metric), "")
+        half = "" if math.isnan(self.half) else f" ±{self.half:.{digits}f}"
+        return f"{self.mean:+.{digits}f}{half}{mark}".replace("-", "−")
+
+
+def paired(differences: Any, comparisons: int = 1) -> Gap:
+    """Returns the mean of paired differences, with Student's interval.
+
+    Args:
+        differences: one for each pair.
+        comparisons: how many intervals hold together at 95 % (Bonferroni).
+
+    Example:
+    >>> paired([1.0, 2.0, 3.0]).mean
+    2.0
+    """
+    from scipy.stats import t
+
+    values = np.asarray(differences, "float64")
+    n = len(values)
+    if n < 2:
+        return Gap(float(values.mean()) if n else math.nan, math.nan)
+    half = t.ppf(1 - 0.025 / comparisons, n - 1) * values.std(ddof=1) / math.sqrt(n)
+    return Gap(float(values.mean()), float(half))

@@ -1,7 +1,9 @@
-"""The seven losses of the paper's tables, by the names of its columns.
+"""The losses by name: one table for training, searches, comparisons and tables.
 
-Three of them exist a second time, as the paper's public code computes them: see
-`recipes.paper.released`.
+The first seven are the columns of the paper's tables. Three of them, and the dual focal
+loss, exist a second time, as the paper's public code computes them: see
+`recipes.paper.released`. A loss of your own is `module:Name`, such as
+`my_losses:MyLoss`.
 """
 
 import functools
@@ -10,75 +12,109 @@ import pkgutil
 import typing
 from typing import Any, NamedTuple
 
-from keras_selcal._validation import check_choice
+from keras_selcal._validation import refuse
+
+_RELEASED = "recipes.paper.released"
+_SUFFIX = "_released"
 
 
-class _LossColumn(NamedTuple):
-    """A loss: its title, its class, its fixed arguments and its other arguments."""
+class Loss(NamedTuple):
+    """A loss.
+
+    Attributes:
+        title: its name in tables.
+        words: its name in sentences.
+        place: module and class, imported when it is needed, as Keras takes seconds.
+        open: arguments that `--set loss.NAME=VALUE` can change.
+        arguments: arguments whose value is not the default of the class.
+        dropout: rate of dropout of the network.
+    """
 
     title: str
+    words: str
     place: str
-    fixed: tuple[tuple[str, Any], ...] = ()
     open: tuple[str, ...] = ()
-
-    @property
-    def loss(self) -> Any:
-        """The class, imported when it is needed, as Keras takes seconds."""
-        return pkgutil.resolve_name(self.place)
+    arguments: dict[str, Any] = {}  # noqa: RUF012 - never changed
+    dropout: float = 0.0
 
 
-_COLUMNS = {
-    "xe": _LossColumn("XE", "keras.losses:SparseCategoricalCrossentropy"),
-    "fl53": _LossColumn("FL-53", "keras_selcal:FocalLoss", (("gamma", "53"),)),
-    "inv_focal": _LossColumn(
-        "Inv. FL", "keras_selcal:InverseFocalLoss", open=("gamma",)
+_XE = "keras.losses:SparseCategoricalCrossentropy"
+_AU = ("csf", "quantile", "threshold", "num_bins", "smoothing", "weight_gradient")
+_KDE = ("kde_weight", "kind", "bandwidth", "order")
+_FOCAL, _GAMMA = "keras_selcal:FocalLoss", ("gamma",)
+_PAPER = {
+    "xe": Loss("XE", "cross-entropy", _XE),
+    "fl53": Loss("FL-53", "FL-53", _FOCAL, arguments={"gamma": "53"}),
+    "inv_focal": Loss(
+        "Inv. FL", "inverse focal", "keras_selcal:InverseFocalLoss", _GAMMA
     ),
-    "dual_focal": _LossColumn(
-        "Dual", "keras_selcal:DualFocalLoss", open=("gamma", "variant")
+    "dual_focal": Loss(
+        *("Dual", "dual focal", f"{_RELEASED}:DualFocalVariant"),
+        *(("gamma", "variant"), {"variant": "intended"}),
     ),
-    "kde_xe": _LossColumn(
-        "KDE-XE",
-        "keras_selcal:KDECrossentropy",
-        open=("kde_weight", "kind", "bandwidth", "order"),
+    "kde_xe": Loss("KDE-XE", "KDE-XE", "keras_selcal:KDECrossentropy", _KDE),
+    "aurc": Loss(
+        "AURC", "AURC", "keras_selcal:AURCLoss", ("csf", "estimator", "base_loss")
     ),
-    "aurc": _LossColumn(
-        "AURC", "keras_selcal:AURCLoss", open=("csf", "estimator", "base_loss")
-    ),
-    "au": _LossColumn(
-        "AU",
-        "keras_selcal:AULoss",
-        open=(
-            "csf",
-            "coverage",
-            "threshold",
-            "num_bins",
-            "smoothing",
-            "weight_gradient",
-            "base_loss",
-        ),
-    ),
+    "au": Loss("AU", "AU", "keras_selcal:AULoss", (*_AU, "base_loss")),
 }
+_OTHERS = {
+    f"kde_xe{_SUFFIX}": Loss(
+        *("KDE-XE, released", "the released KDE-XE"),
+        *(f"{_RELEASED}:ReleasedKDECrossentropy", ("kde_weight",)),
+    ),
+    f"aurc{_SUFFIX}": Loss(
+        *("AURC, released", "the released AURC"),
+        *(f"{_RELEASED}:ReleasedAURCLoss", ("strength",)),
+    ),
+    f"au{_SUFFIX}": Loss(
+        *("AU, released", "the released AU"),
+        *(f"{_RELEASED}:ReleasedAULoss", ("csf", "quantile", "smoothing")),
+    ),
+    "focal": Loss("FL", "the focal loss", _FOCAL, _GAMMA),
+    "xe_smoothed": Loss(
+        *("XE, smoothed", "cross-entropy with label smoothing", _FOCAL),
+        *(("label_smoothing",), {"gamma": 0.0, "label_smoothing": 0.1}),
+    ),
+    "xe_dropout": Loss("XE, dropout", "cross-entropy with dropout", _XE, dropout=0.5),
+}
+_LOSSES = {**_PAPER, **_OTHERS}
 
 # The columns of the paper's tables.
-NAMES = tuple(_COLUMNS)
-TITLES = {name: column.title for name, column in _COLUMNS.items()}
+NAMES = tuple(_PAPER)
+TITLES = {name: loss.title for name, loss in _PAPER.items()}
+ALL_TITLES = {name: loss.title for name, loss in _LOSSES.items()}
+RELEASED = tuple(name for name in _OTHERS if name.endswith(_SUFFIX))
+# Arguments of every Keras loss, which belong to no loss in particular.
+_GENERAL = ("self", "name", "reduction", "dtype", "from_logits", "options", "kwargs")
 
-_SUFFIX, _PLACE = "_released", "recipes.paper.released"
-_COLUMNS |= {
-    f"kde_xe{_SUFFIX}": _LossColumn(
-        "KDE-XE, released", f"{_PLACE}:ReleasedKDECrossentropy", open=("kde_weight",)
-    ),
-    f"aurc{_SUFFIX}": _LossColumn(
-        "AURC, released", f"{_PLACE}:ReleasedAURCLoss", open=("strength",)
-    ),
-    f"au{_SUFFIX}": _LossColumn(
-        "AU, released",
-        f"{_PLACE}:ReleasedAULoss",
-        open=("csf", "coverage", "smoothing"),
-    ),
-}
-ALL_TITLES = {name: column.title for name, column in _COLUMNS.items()}
-RELEASED = tuple(name for name in ALL_TITLES if name not in TITLES)
+
+def _entry(name: str) -> Loss:
+    """Returns a row of the table, or that of a loss of one's own."""
+    _, colon, attribute = name.partition(":")
+    if not colon:
+        if name not in _LOSSES:
+            listed = ", ".join(map(repr, _LOSSES))
+            refuse("loss", name, f"one of {listed}, or module:Name for one of your own")
+        return _LOSSES[name]
+    try:
+        found = pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(
+            f"`loss` must be module:Name of a loss that can be imported from here. "
+            f"Received: loss={name!r} ({error})"
+        ) from error
+    if not callable(found):
+        refuse("loss", name, "module:Name of a class or a function")
+    own: tuple[str, ...] = ()
+    if isinstance(found, type):
+        parameters = inspect.signature(found).parameters.values()
+        own = tuple(
+            one.name
+            for one in parameters
+            if one.name not in _GENERAL and one.default is not one.empty
+        )
+    return Loss(attribute, attribute, name, own)
 
 
 def column_of(name: str) -> str:
@@ -88,44 +124,89 @@ def column_of(name: str) -> str:
 
 def check_name(name: str) -> str:
     """Returns the name of a loss, or raises an error that lists the known ones."""
-    return check_choice("loss", name, tuple(ALL_TITLES))
+    _entry(name)
+    return name
+
+
+def title(name: str) -> str:
+    """Returns the name of a loss in tables; also where it cannot be imported."""
+    return ALL_TITLES.get(name, name.rpartition(":")[2])
+
+
+def words(name: str) -> str:
+    """Returns the name of a loss in sentences."""
+    return _LOSSES[name].words if name in _LOSSES else title(name)
+
+
+def dropout(name: str) -> float:
+    """Returns the rate of dropout that belongs to a loss."""
+    return _entry(name).dropout
 
 
 def defaults(name: str) -> dict[str, Any]:
     """Returns the arguments of a loss that can be chosen, with their defaults.
 
     Example:
-    >>> defaults("dual_focal")
-    {'gamma': 5.0, 'variant': 'intended'}
+    >>> defaults("inv_focal")
+    {'gamma': 2.0}
     """
-    column = _COLUMNS[check_name(name)]
-    parameters = inspect.signature(column.loss).parameters
-    return {argument: parameters[argument].default for argument in column.open}
+    loss = _entry(name)
+    if not loss.open:
+        return {}
+    parameters = inspect.signature(pkgutil.resolve_name(loss.place)).parameters
+    # A default of None may stand for a number, which the configuration has.
+    built = build(name)
+    config = built.get_config() if hasattr(built, "get_config") else {}
+    given = {key: one.default for key, one in parameters.items()} | config
+    return {argument: given[argument] for argument in loss.open}
 
 
 @functools.cache
-def argument_types() -> dict[str, Any]:
-    """Returns the type of every argument of a loss that can be chosen."""
+def _hints() -> dict[str, Any]:
+    """Returns the annotations of every argument in the table."""
     types: dict[str, Any] = {}
-    for column in _COLUMNS.values():
-        hints = typing.get_type_hints(column.loss.__init__) if column.open else {}
-        for argument in column.open:  # objects are given by name
-            kind = str if hints[argument] is Any else hints[argument]
-            types.setdefault(argument, kind)
+    for loss in _LOSSES.values():
+        kind = pkgutil.resolve_name(loss.place)
+        hints = typing.get_type_hints(kind.__init__) if loss.open else {}
+        for argument in loss.open:  # objects are given by name
+            hint = hints.get(argument, type(loss.arguments.get(argument)))
+            types.setdefault(argument, str if hint is Any else hint)
     return types
+
+
+def argument_type(argument: str, value: Any) -> Any:
+    """Returns the type of an argument of a loss.
+
+    Args:
+        argument: its name.
+        value: its present value, whose type counts for a loss of one's own.
+    """
+    if argument in _hints():
+        return _hints()[argument]
+    return str if value is None else type(value)
 
 
 def build(name: str, arguments: dict[str, Any] | None = None) -> Any:
     """Returns a loss on logits.
 
+    A class of your own is called with `from_logits=True` if it has that argument. A
+    function, or a `keras.losses.Loss`, is taken as it is, and receives logits.
+
     Args:
-        name: one of `NAMES`.
+        name: a name in the table, or `module:Name`.
         arguments: arguments of the loss's class, as in `Settings.loss`.
 
     Example:
-    >>> build("au", {"coverage": 0.88}).coverage
-    0.88
+    >>> build("fl53").gamma
+    '53'
     """
-    column = _COLUMNS[check_name(name)]
-    options = {**dict(column.fixed), **(arguments or {}), "from_logits": True}
-    return column.loss(**options)
+    loss = _entry(name)
+    found = pkgutil.resolve_name(loss.place)
+    if not isinstance(found, type):
+        return found
+    options = {**loss.arguments, **(arguments or {})}
+    makers: tuple[Any, ...] = found.__mro__
+    signatures = (inspect.signature(one.__init__) for one in makers)
+    if any("from_logits" in signature.parameters for signature in signatures):
+        options["from_logits"] = True
+    return found(**options)

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_selcal.calibrators.finetune import CoupledSGD
+from recipes.finetune import CoupledSGD
 
 Tensor = Any
 
@@ -19,13 +19,13 @@ class TorchSGD(CoupledSGD):
     ```
     g ← ∇L(w) + λ·w
     v ← μ·v + g
-    w ← w − η·v
+    w ← w − η·v                with Nesterov's momentum w − η·(g + μ·v)
     ```
 
-    This is `torch.optim.SGD(lr=η, momentum=μ, weight_decay=λ)`. The velocity of
-    `keras.optimizers.SGD` holds η·g, so that old gradients keep the old η after η is
-    lowered. As in PyTorch, every trainable variable decays, including biases and the
-    scales of batch normalisation.
+    This is `torch.optim.SGD(lr=η, momentum=μ, weight_decay=λ, nesterov=…)`. The
+    velocity of `keras.optimizers.SGD` holds η·g, so that old gradients keep the old η
+    after η is lowered. As in PyTorch, every trainable variable decays, including biases
+    and the scales of batch normalisation.
 
     Args:
         learning_rate: η, a float or a schedule.
@@ -58,20 +58,7 @@ class TorchSGD(CoupledSGD):
         gradient = ops.cast(gradient, variable.dtype) + self.l2 * variable
         velocity = self.momentums[self._get_variable_index(variable)]
         self.assign(velocity, self.momentum * velocity + gradient)
-        self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * velocity)
-
-
-class DistributedSGD(TorchSGD):
-    """`TorchSGD` that averages gradients over the processes of `torch.distributed`."""
-
-    def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
-        """Updates variables by the mean gradients, which are one message."""
-        import torch
-
-        flat = torch.cat([gradient.reshape(-1) for gradient in grads])
-        torch.distributed.all_reduce(flat)
-        flat /= torch.distributed.get_world_size()
-        parts = flat.split([gradient.numel() for gradient in grads])
-        pairs = zip(parts, grads, strict=True)
-        means = [part.reshape(gradient.shape) for part, gradient in pairs]
-        return super().apply(means, trainable_variables)
+        step = velocity
+        if self.nesterov:
+            step = gradient + self.momentum * velocity
+        self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * step)

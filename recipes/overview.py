@@ -1,14 +1,13 @@
 """What the commands print on runs, and on what can be trained."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from recipes import data, losses, settings
 from recipes.progress import console
-from recipes.request import RunError
-from recipes.runs import CONFIG, Run, flat, runs_in
+from recipes.runs import CONFIG, Run, runs_in
 from recipes.tables import Table, comparisons, setting_of
+from recipes.tasks import RunError
 
 
 def usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
@@ -33,7 +32,7 @@ def print_tables(
     runs: Sequence[Run], output: Any, split: str = "test", file: str | None = None
 ) -> None:
     """Prints the comparison of finished runs, and writes it to a Markdown file."""
-    made = [found.table() for found in comparisons(runs, split=split)]
+    made = comparisons(runs, split=split)
     for table in made:
         output.print(table.rich(bold=output.is_terminal))
     if file is not None:
@@ -60,7 +59,8 @@ def print_names() -> None:
     output = console()
     if not output.is_terminal:
         output.width = 160
-    output.print(f"data sets  {', '.join(data.NAMES)}, folder:PATH", soft_wrap=True)
+    own = ", ".join(f"{kind}:PATH" for kind in settings.OWN)
+    output.print(f"data sets  {', '.join(data.NAMES)}, {own}", soft_wrap=True)
     kinds = {"models   ": "", "KerasCV  ": "keras_cv_", "KerasHub ": "keras_hub_"}
     for title, prefix in kinds.items():
         shown = [
@@ -70,39 +70,16 @@ def print_names() -> None:
         ]
         output.print(f"{title}  {', '.join(shown)}", soft_wrap=True)
     named = (f"{name} ({title})" for name, title in losses.ALL_TITLES.items())
-    output.print(f"losses     {', '.join(named)}", soft_wrap=True)
+    output.print(f"losses     {', '.join(named)}, module:Name", soft_wrap=True)
     rows = settings.rows()
     output.print(Table(list(rows[0]), [list(row.values()) for row in rows]).rich())
     output.print(
         "The models of the first line are the paper's and small ones, for images of "
-        "32 × 32; those of KerasCV and KerasHub are for larger photographs, and take "
-        "ImageNet weights by --preset. KerasCV is no longer developed. ν is the "
-        "paper's; with --set loss.weight_gradient above 0, functional.paper_smoothing "
-        "converts that of msp.",
+        "32 × 32, and mlp for features; those of KerasCV and KerasHub are for larger "
+        "photographs, and take ImageNet weights by --preset. KerasCV is no longer "
+        "developed. AU has constant weights (w = 0), not the paper's gradient. ν is "
+        "the paper's; with "
+        "--set loss.weight_gradient above 0, functional.paper_smoothing converts that "
+        "of msp.",
         soft_wrap=True,
     )
-
-
-def print_run(run: Run) -> None:
-    """Prints the configuration and the progress of a run."""
-    output = console(soft_wrap=True)
-    config, history = run.config(), run.history()
-    facts = {**flat(config), **(flat(run.environment()) if run.finished else {})}
-    for key, value in facts.items():
-        output.print(f"{key:28} {json.dumps(value, ensure_ascii=False)}")
-    epochs, warmup = (
-        config["settings"].get(name, 0) for name in ("epochs", "warmup_epochs")
-    )
-    state = "finished" if run.finished else "not finished: the same command continues"
-    output.print(f"\n{len(history)} of {epochs} epochs done, {state}")
-    if history:
-        warm = [row for row in history if row["epoch"] > warmup] or history
-        # Epochs without a validation have NaN.
-        validated = [row for row in warm if row["val_loss"] == row["val_loss"]]
-        best = min(validated or warm, key=lambda row: row["val_loss"])
-        for title, row in (("best", best), ("last", history[-1])):
-            values = ", ".join(
-                f"{name} {row[name]:.4f}"
-                for name in ("loss", "accuracy", "val_loss", "val_accuracy")
-            )
-            output.print(f"{title} epoch {int(row['epoch'])}: {values}")

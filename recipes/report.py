@@ -1,4 +1,4 @@
-"""The report on runs: `python -m recipes report RUNS -o report.html`."""
+"""The report on runs: `python -m recipes evaluate RUNS --html report.html`."""
 
 import os
 from collections.abc import Sequence
@@ -7,13 +7,13 @@ from typing import Any
 
 from keras_selcal import CalibrationReport
 from recipes import data
-from recipes.request import RunError
-from recipes.runs import runs_in
+from recipes.runs import Run
+from recipes.tasks import RunError
 from recipes.training import split_digest
 
 
 def write_report(
-    run_paths: Sequence[str | os.PathLike[str]],
+    runs: Sequence[Run],
     output: str | os.PathLike[str],
     *,
     split: str = "test",
@@ -28,14 +28,13 @@ def write_report(
     for other data sets.
 
     Args:
-        run_paths: folders of runs, or folders that contain them.
+        runs: finished runs.
         output: path of the report.
         split: `"test"` or `"val"`.
         title: title of the report. Defaults to the name of the first run.
         data_dir: path of the data, as in training.
         resamples: number of bootstrap resamples.
     """
-    runs = runs_in(run_paths)
     reports = []
     for run in runs:
         logits, labels = run.predictions(split)

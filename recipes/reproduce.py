@@ -17,17 +17,16 @@ import numpy as np
 
 from keras_selcal._validation import check_choice
 from recipes import data, losses, models, settings, tasks
-from recipes.launch import Ended, Job, run_all, training_job
+from recipes.engine import ONE, Job, train_all
 from recipes.optimizers import TorchSGD
 from recipes.paper import published
 from recipes.paper.table_files import write_tables
 from recipes.paper.tables import TABLES
 from recipes.progress import Progress, console, duration
-from recipes.request import Request, RunError
 from recipes.runs import Run
 from recipes.tables import Table
-from recipes.tasks import run_name, task_of
-from recipes.training import load_data, train
+from recipes.tasks import Pool, RunError, Task
+from recipes.training import load_data
 
 # Training images without those held out, and the shape of the images.
 _SIZES: dict[str, tuple[int, tuple[int, ...]]] = {
@@ -50,11 +49,13 @@ class Matrix:
             those of its public code; empty for all seven.
         seeds: runs of each cell.
         scale: share of the training images and of the epochs, in (0, 1]. Below 1,
-            small networks stand in for the paper's, transformers start from random
-            weights, and the runs are trained in this process, if `jobs` is None.
+            small networks stand in for the paper's, and transformers start from
+            random weights.
         data_dir: folder of the data sets.
         pretrained: file of weights by model.
         from_scratch: whether transformers may start from random weights.
+        changes: changes of settings, NAME=VALUE; those of a loss's argument apply to
+            the losses that have it.
     """
 
     datasets: tuple[str, ...] = ()
@@ -65,6 +66,7 @@ class Matrix:
     data_dir: str | None = None
     pretrained: Mapping[str, str] = field(default_factory=dict)
     from_scratch: bool = False
+    changes: tuple[str, ...] = ()
 
     def pairs(self) -> list[tuple[str, str]]:
         """Returns the data sets and models: those of the paper among the names.
@@ -98,7 +100,7 @@ class Matrix:
         named = [groups.get(name, (name,)) for name in self.losses or ("all",)]
         return tuple(dict.fromkeys(name for names in named for name in names))
 
-    def requests(self) -> list[Request]:
+    def tasks(self) -> list[Task]:
         """Returns the runs, one seed of the whole matrix after the other."""
         try:
             for dataset in self.datasets:
@@ -106,14 +108,14 @@ class Matrix:
             for model in self.models:
                 check_choice("model", model, settings.MODELS)
             for loss in self.columns():
-                losses.check_name(loss)
+                check_choice("losses", loss, (*losses.NAMES, *losses.RELEASED))
         except ValueError as error:
             raise RunError(str(error)) from error
         pairs = self.pairs()
         self._check_weights({model for _, model in pairs})
         self._check_scale(pairs)
         return [
-            self._request(dataset, model, loss, seed)
+            self._task(dataset, model, loss, seed)
             for seed in range(self.seeds)
             for dataset, model in pairs
             for loss in self.columns()
@@ -153,19 +155,27 @@ class Matrix:
                 f"each class. Received: scale={self.scale:g}"
             )
 
-    def _request(self, dataset: str, model: str, loss: str, seed: int) -> Request:
+    def _task(self, dataset: str, model: str, loss: str, seed: int) -> Task:
         transformer = model in settings.TRANSFORMERS
         weights = self.pretrained.get(model)
-        small: dict[str, Any] = {}
+        arguments = losses.defaults(loss)
+        changes = tuple(
+            change
+            for change in self.changes
+            if not change.startswith("loss.")
+            or change[len("loss.") :].partition("=")[0] in arguments
+        )
+        small: dict[str, Any] = {"set": changes}
         if self.scale < 1:
             epochs = settings.settings(dataset, model, loss).epochs
             if model in models.STAND_INS:
                 small["stand_in"] = True
-                small["set"] = (f"image_size={28 if transformer else 16}",)
+                size = 28 if transformer else 16
+                small["set"] = (f"image_size={size}", *changes)
             small["epochs"] = max(1, round(self.scale * epochs))
             images = round(self.scale * _SIZES[dataset][0])
             small["subset"] = max(2 * settings.CLASSES[dataset], images)
-        return Request(
+        return Task(
             dataset,
             model,
             loss,
@@ -183,8 +193,7 @@ def reproduce(
     *,
     table: str | None = None,
     fit_on: str = "val",
-    jobs: int | None = None,
-    engine: str = "local",
+    pool: Pool = ONE,
     estimate_only: bool = False,
 ) -> None:
     """Trains the runs that are missing and writes the tables.
@@ -193,17 +202,16 @@ def reproduce(
         matrix: what to train.
         out: the folder for runs and tables.
         table: the table to write, `"1"`, `"2"` or `"A"`; None for all.
-        fit_on: the split on which calibrators are fitted.
-        jobs: the number of runs at a time.
-        engine: one of `recipes.request.ENGINES`.
+        fit_on: name in `posthoc.FIT_ON`: where calibrators are fitted.
+        pool: where the runs are trained.
         estimate_only: whether to stop after the estimate of the hours.
     """
     output, folder = console(), Path(out)
     if estimate_only:  # needs no weights
         matrix = replace(matrix, from_scratch=True)
-    runs = [(one, Run(folder / run_name(task_of(one)))) for one in matrix.requests()]
-    missing = [(one, run) for one, run in runs if not run.finished]
-    output.print(f"{len(runs)} runs, {len(runs) - len(missing)} finished already")
+    jobs = [Job(Run(folder / one.name), one) for one in matrix.tasks()]
+    missing = [job for job in jobs if not job.run.finished]
+    output.print(f"{len(jobs)} runs, {len(jobs) - len(missing)} finished already")
     outside = [" with ".join(p) for p in matrix.pairs() if p not in published.pairs()]
     if outside:
         output.print(f"Not in the paper: {', '.join(outside)}.", soft_wrap=True)
@@ -214,24 +222,15 @@ def reproduce(
             "paper's.",
             soft_wrap=True,
         )
-    loaded: dict[str, data.Dataset] = {}
     if missing:
-        sizes = _check([one for one, _ in missing], loaded, estimate_only)
-        text = estimate([one for one, _ in missing], sizes, jobs or 1)
+        sizes = _check([job.task for job in missing], estimate_only)
+        text = estimate([job.task for job in missing], sizes, pool.jobs)
         output.print(text.rich(bold=output.is_terminal))
     if estimate_only:
         return
-    ended: list[Ended] = []
-    if matrix.scale < 1 and jobs is None and engine == "local":
-        # Starting a process would take longer than the training.
-        with Progress(output, len(missing)) as progress:
-            for one, run in missing:
-                train(run, task_of(one), progress, dataset=loaded[one.dataset])
-    else:
-        loaded.clear()
-        todo = [training_job(run, one.arguments()) for one, run in missing]
-        ended = _train(todo, output, engine, jobs)
-    done = [run for _, run in runs if run.finished]
+    with Progress(output, len(missing)) as progress:
+        ended = train_all(missing, progress, pool)
+    done = [job.run for job in jobs if job.run.finished]
     if done:
         files, notes = write_tables(
             done,
@@ -246,49 +245,34 @@ def reproduce(
         raise RunError(f"{failed} runs failed; the same command tries them again.")
 
 
-def _train(
-    jobs: Sequence[Job], output: Any, engine: str, at_once: int | None
-) -> list[Ended]:
-    with Progress(output, len(jobs)) as progress:
-
-        def report(one: Ended) -> None:
-            note = one.failure() if one.error else duration(one.seconds)
-            progress.end(one.job.run.name, note)
-
-        return run_all(jobs, engine, at_once=at_once, report=report)
-
-
 Pair = tuple[str, str]
 
 
 def _check(
-    requests: Sequence[Request], loaded: dict[str, data.Dataset], estimate_only: bool
+    wanted: Sequence[Task], estimate_only: bool
 ) -> dict[Pair, tuple[int, tuple[int, ...]]]:
     """Checks data and weights, and returns how many images there are of which shape.
 
     Args:
-        requests: the runs.
-        loaded: receives the data sets.
+        wanted: the tasks.
         estimate_only: whether published sizes do where no data is named.
     """
     sizes: dict[Pair, tuple[int, tuple[int, ...]]] = {}
-    for (name, model), one in {
-        (one.dataset, one.model): one for one in requests
-    }.items():
-        task = task_of(one)
-        classes, side = (
-            settings.CLASSES[name.partition(":")[0]],
-            task.settings.image_size,
-        )
+    loaded: dict[str, data.Dataset] = {}
+    for (name, model), task in {(t.dataset, t.model): t for t in wanted}.items():
+        classes = settings.CLASSES[settings.family_of(name)]
+        side = task.settings.image_size
         try:
-            if estimate_only and one.data_dir is None and name in _SIZES:
+            if estimate_only and task.data_dir is None and name in _SIZES:
                 images, shape = _SIZES[name]
                 images = task.subset or images
                 shape = shape if side is None else (side, side, 3)
             else:
                 if name not in loaded:
-                    loaded[name] = data.load(name, one.data_dir)
-                dataset = load_data(task, loaded[name])
+                    loaded = {name: data.load(name, task.data_dir)}
+                dataset = loaded[name]
+                dataset = dataset if side is None else dataset.resized(side)
+                dataset = load_data(task, dataset)
                 images, shape = len(dataset.train), dataset.input_shape
                 classes = dataset.num_classes
             if task.pretrained is not None:
@@ -301,30 +285,28 @@ def _check(
 
 
 def estimate(
-    requests: Sequence[Request],
+    wanted: Sequence[Task],
     sizes: Mapping[Pair, tuple[int, tuple[int, ...]]],
     jobs: int,
 ) -> Table:
     """Returns the hours that runs take here, from a timed step of each model.
 
     Args:
-        requests: the runs.
+        wanted: the tasks.
         sizes: number and shape of the images, by data set and model.
         jobs: the number of runs at a time.
     """
     rows, total = [], 0.0
     for (dataset, model), (images, shape) in sizes.items():
-        members = [
-            one for one in requests if (one.dataset, one.model) == (dataset, model)
-        ]
-        task = task_of(members[0])
+        members = [t for t in wanted if (t.dataset, t.model) == (dataset, model)]
+        task = members[0]
         options = {"stand_in": True} if task.stand_in else {}
         seconds = seconds_per_image(model, shape, task.settings.batch_size, **options)
         whole = len(members) * task.settings.epochs * images * seconds
         total += whole
         count, speed = str(len(members)), f"{1 / seconds:.0f}"
         rows.append([dataset, model, count, speed, duration(whole)])
-    rows.append(["all", "", str(len(requests)), "", duration(total / jobs)])
+    rows.append(["all", "", str(len(wanted)), "", duration(total / jobs)])
     together = f", divided by {jobs} for the runs at a time" if jobs > 1 else ""
     return Table(
         ["data set", "model", "runs", "images/s", "time"],

@@ -5,6 +5,7 @@
 | `config.json`         | all that is needed to repeat the run, versions included  |
 | `history.csv`         | losses, accuracies, learning rate, seconds of each epoch |
 | `val.npz`, `test.npz` | `logits` (n, k) and `labels` (n,) of the chosen model    |
+| `last-val.npz`, …     | those of the model after the last epoch                  |
 | `train.npz`           | those of training images; `train-epoch40.npz`, if asked  |
 | `model.keras`         | the chosen model                                         |
 | `environment.json`    | machine and timing; written last                         |
@@ -26,14 +27,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from recipes.request import RunError
+from recipes.tasks import RunError
 
 CONFIG, HISTORY, ENVIRONMENT = "config.json", "history.csv", "environment.json"
 MODEL, SPLITS = "model.keras", ("val", "test")
 
 _FIELDS = ("dataset", "model", "loss", "seed", "settings")
-# These may change after a run is finished: its results no longer depend on them.
-_AFTERWARDS = ("versions", "data")
 _OTHER_FOLDER = "Choose another folder by --out, or delete this one."
 # Errors of readers whose file has unexpected content.
 _BROKEN = (
@@ -138,7 +137,7 @@ class Run:
 
     # --- Configuration and results --------------------------------------------------
 
-    def claim(self, config: Mapping[str, Any], write: bool = True) -> None:
+    def claim(self, config: Mapping[str, Any]) -> None:
         """Writes the configuration, or refuses a folder that has another one.
 
         A finished run may be asked for with other versions of the libraries.
@@ -153,13 +152,14 @@ class Run:
                     f"{_OTHER_FOLDER}"
                 )
             self.load_checkpoint(wanted)
-            if write:
-                self.write_json(CONFIG, wanted)
+            self.write_json(CONFIG, wanted)
             return
         found = self.config()
         if self.finished:
+            # Its results no longer depend on versions; data need not be read again.
+            late = ("versions", *(["data"] if wanted.get("data") is None else []))
             found, wanted = (
-                {key: value for key, value in one.items() if key not in _AFTERWARDS}
+                {key: value for key, value in one.items() if key not in late}
                 for one in (found, wanted)
             )
         there, here = flat(found), flat(wanted)
@@ -237,7 +237,10 @@ class Run:
             )
 
     def predictions(self, split: str) -> Predictions:
-        """Returns logits and labels of `"val"`, `"test"` or `"train"`."""
+        """Returns logits and labels of `"val"`, `"test"` or `"train"`.
+
+        `"last-val"` and `"last-test"` are those of the last epoch instead of the best.
+        """
         self.environment()
         with _read_npz(self.folder / f"{split}.npz") as arrays:
             logits, labels = arrays["logits"], arrays["labels"]

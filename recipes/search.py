@@ -1,4 +1,4 @@
-"""The search for hyperparameters on the validation set.
+"""The search for hyperparameters on the validation set: `python -m recipes search`.
 
 The paper holds out 5,000 training images and takes the setting with the best validation
 loss. It does not say which loss, and the values of a loss with different γ, κ or λ
@@ -9,29 +9,35 @@ instead. The checkpoint of each run is the one with the lowest validation value 
 own loss, as in every run.
 """
 
+import csv
+import io
 import itertools
+import math
 import os
+import shlex
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from recipes import losses
-from recipes.launch import Ended, run_all, training_job
+from recipes.engine import ONE, Ended, Job, train_all
+from recipes.evaluation import evaluate
 from recipes.progress import Progress, console
-from recipes.request import Request, RunError
-from recipes.runs import Run
-from recipes.search_plots import draw_search
-from recipes.search_results import FILES, Search, Trial, named, text
+from recipes.runs import Run, writing
 from recipes.settings import CSFS, KDE_REGULARIZATION, TUNED, Settings, smoothing_of
-from recipes.tables import remarks
-from recipes.tasks import run_name, task_of
+from recipes.tables import Bold, Table, remarks
+from recipes.tasks import Pool, RunError, Task
 
-PICTURE = "search.png"
+FILE, PICTURE = "search.csv", "search.png"
 
-# Fields of a request that are not changed by `set`; `epochs` moves the milestones, too.
+# Fields of a task that are not changed by `set`; `epochs` moves the milestones, too.
 _OPTIONS = ("csf", "epochs", "batch_size")
+# A value at the end of its range has no neighbour outside the grid.
+_LIMITS = {"quantile": 1.0, "gamma": 0.0, "kde_weight": 0.0}
 
 
 def default_grid(
@@ -45,7 +51,7 @@ def default_grid(
 
     Args:
         dataset: a name that `recipes.data.load` takes.
-        loss: one of `recipes.losses.NAMES`.
+        loss: a name of `recipes.losses`.
         weight_gradient: of AU; above 0, the paper's ν are converted for "msp".
         csf: confidence score of AU.
 
@@ -70,110 +76,111 @@ def default_grid(
             smoothing_of(dataset, nu, csf, weight_gradient)
             for nu in chosen("smoothing")
         )
-        return {"smoothing": smoothing, "coverage": chosen("coverage"), "csf": CSFS}
+        return {"smoothing": smoothing, "quantile": chosen("quantile"), "csf": CSFS}
     return {}
 
 
 def run_search(
-    request: Request,
+    task: Task,
     *,
     grid: Sequence[str] = (),
     seeds: int = 1,
     by: str = "nll",
     out: str | os.PathLike[str] | None = None,
-    engine: str = "local",
-    jobs: int | None = None,
-    gpus: float = 0.0,
+    pool: Pool = ONE,
 ) -> None:
     """Trains every setting of a grid, writes the map, and chooses.
 
     Args:
-        request: the task; its seed is ignored.
+        task: what to train; its seed is ignored.
         grid: fields with values, such as `"smoothing=0.02,0.1"`; empty for
             `default_grid`.
         seeds: the number of runs of each setting.
-        by: the criterion, one of `recipes.search_results.CRITERIA`.
+        by: the criterion, one of `CRITERIA`.
         out: the folder; None for one in `runs`.
-        engine: one of `recipes.request.ENGINES`.
-        jobs: the number of runs at a time.
-        gpus: GPUs of each run on Ray.
+        pool: where the runs are trained.
     """
     output = console()
-    if gpus < 0 or (gpus and engine != "ray"):
-        raise RunError(f"`gpus-per-run` is for the engine ray. Received: {gpus:g}")
     try:
-        losses.check_name(request.loss)
+        losses.check_name(task.loss)
     except ValueError as error:
         raise RunError(str(error)) from error
-    values = grid_of(request, grid)
-    folder = _folder(request) if out is None else Path(out)
-    said = ", ".join(remarks(vars(task_of(request))))
-    title = f"{losses.ALL_TITLES[request.loss]}: {request.model} on {request.dataset}"
+    values = grid_of(task, grid)
+    folder = _folder(task) if out is None else Path(out)
+    said = ", ".join(remarks(task.config()))
+    title = f"{losses.title(task.loss)}: {task.model} on {task.dataset}"
     title += f" ({said})" if said else ""
-    search = Search(tuple(values), trials_of(request, values, seeds, folder), title, by)
-    for trial in search.trials:
-        if trial.job.run.finished:
-            trial.read()
-    done = sum(trial.state == "finished" for trial in search.trials)
-    output.print(_plan(search, seeds, done), soft_wrap=True)
+    search = Search(tuple(values), trials_of(task, values, seeds, folder), by)
+    counts = " × ".join(f"{len(texts)} {name}" for name, texts in values.items())
+    output.print(f"{title}\n{counts}, {len(search.trials)} runs", soft_wrap=True)
     by_name = {trial.job.run.name: trial for trial in search.trials}
-    with Progress(output, len(search.trials) - done) as progress:
+    with Progress(output, len(search.trials)) as progress:
 
         def report(ended: Ended) -> None:
-            trial = by_name[ended.job.run.name]
-            if ended.error is None:
-                trial.read()
-                assert trial.outcome is not None
-                note = (
-                    f"NLL {trial.outcome.nll:.3f}, accuracy "
-                    f"{100 * trial.outcome.accuracy:.1f} %, {ended.seconds:.0f} s"
-                )
-            else:
-                trial.failure, note = ended, ended.failure()
-            progress.end(trial.job.run.name, note)
+            by_name[ended.job.run.name].end(ended)
             search.write(folder)
 
-        all_jobs = [trial.job for trial in search.trials]
-        run_all(all_jobs, engine, at_once=jobs, gpus=gpus, report=report)
-    drawn = draw_search(search, folder / PICTURE)
-    search.write(folder, PICTURE if drawn else None)
+        train_all([trial.job for trial in search.trials], progress, pool, report)
+    drawn = search.draw(folder / PICTURE)
     output.print(search.table().rich(bold=output.is_terminal))
     lines = [search.verdict(), *search.remarks()]
     if (command := search.command()) is not None:
         lines.append(f"\n    {command}\n")
-    files = [*FILES, *([PICTURE] if drawn else [])]
+    files = [FILE, *([PICTURE] if drawn else [])]
     lines.append(f"{folder}: {', '.join(files)} and the runs")
     output.print("\n".join(lines), soft_wrap=True)
-    failed = sum(trial.state == "failed" for trial in search.trials)
-    if failed:
+    if failed := sum(trial.failure is not None for trial in search.trials):
         raise RunError(
-            f"{failed} of {len(search.trials)} runs failed, as shown above and in "
-            f"{folder / FILES[1]}; the same command tries them again."
+            f"{failed} of {len(search.trials)} runs failed, as shown above; the same "
+            "command tries them again."
         )
 
 
-def _plan(search: Search, seeds: int, done: int) -> str:
-    counts = [str(len(axis)) for axis in search.axes()]
-    settings = _plural(len(search.settings), "setting")
-    product = f"{' × '.join(counts)} = {settings}" if len(counts) > 1 else settings
-    each = f", {seeds} seeds each" if seeds > 1 else ""
-    runs = _plural(len(search.trials), "run")
-    finished = f", {done} of them finished already" if done else ""
-    names = " × ".join(named(name) for name in search.fields)
-    return f"{search.title}\n{names}: {product}{each}; {runs}{finished}"
+@dataclass
+class Trial:
+    """A run of the search: its values of the searched fields, and its results.
 
+    `results` is empty until the run is finished; otherwise it has the criteria at the
+    best epoch, and that epoch.
+    """
 
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
+    values: tuple[Any, ...]
+    job: Job
+    results: dict[str, float]
+    failure: str | None = None
+
+    @property
+    def state(self) -> str:
+        """`"finished"`, `"failed"` or `"open"`."""
+        if self.results:
+            return "finished"
+        return "open" if self.failure is None else "failed"
+
+    def end(self, ended: Ended) -> None:
+        """Takes the results of a finished run, or why it failed."""
+        self.failure = ended.error
+        if ended.error is not None:
+            return
+        run = self.job.run
+        found = evaluate(run, "val", ("nll", "accuracy", "ece"))
+        history = run.history()
+        epoch = run.environment().get("best_epoch") or len(history)
+        self.results = {
+            "loss": history[epoch - 1]["val_loss"],
+            "nll": found["nll"],
+            "accuracy": found["accuracy"] / 100,
+            "ece": found["ece"] / 100,
+            "epoch": epoch,
+        }
 
 
 def trials_of(
-    request: Request, grid: Mapping[str, Sequence[str]], seeds: int, folder: Path
+    task: Task, grid: Mapping[str, Sequence[str]], seeds: int, folder: Path
 ) -> list[Trial]:
     """Returns the runs of a grid; refuses settings that cannot be trained.
 
     Args:
-        request: the task.
+        task: what to train.
         grid: the searched fields, with the texts of their values.
         seeds: the number of runs of each setting.
         folder: for the runs.
@@ -181,39 +188,34 @@ def trials_of(
     found = []
     for point in itertools.product(*grid.values()):
         for seed in range(seeds):
-            asked = _asked(request, dict(zip(grid, point, strict=True)), seed)
-            task = task_of(asked)
+            one = _at(task, dict(zip(grid, point, strict=True)), seed)
             try:
                 with warnings.catch_warnings():
-                    # They are in the log of the run.
+                    # They are shown when the run is trained.
                     warnings.simplefilter("ignore")
-                    losses.build(task.loss, task.settings.loss)
+                    losses.build(one.loss, one.settings.loss)
             except ValueError as error:
                 raise RunError(str(error)) from error
-            run = Run(folder / run_name(task))
-            if run.finished:
-                run.claim({**task.config(), "data": None})
-            values = tuple(_value(task.settings, name) for name in grid)
-            job = training_job(run, asked.arguments())
-            found.append(Trial(values, seed, asked.arguments(), job))
+            values = tuple(_value(one.settings, name) for name in grid)
+            found.append(Trial(values, Job(Run(folder / one.name), one), {}))
     return found
 
 
-def grid_of(request: Request, asked: Sequence[str]) -> dict[str, list[str]]:
+def grid_of(task: Task, asked: Sequence[str]) -> dict[str, list[str]]:
     """Returns the searched fields, with the texts of their values.
 
     Args:
-        request: the task; what it fixes is not searched.
+        task: what to train; what it fixes is not searched.
         asked: fields with values, such as `"smoothing=0.02,0.1"`.
     """
-    arguments = losses.defaults(request.loss)
+    arguments = losses.defaults(task.loss)
     known = [
         *arguments,
         *(f.name for f in fields(Settings) if f.name not in ("loss", "source")),
     ]
-    changes = request.changes()
+    changes = task.changes()
     fixed = {name.removeprefix("loss.") for name in changes}
-    fixed |= {name for name in _OPTIONS if getattr(request, name) is not None}
+    fixed |= {name for name in _OPTIONS if getattr(task, name) is not None}
     grid: dict[str, list[str]] = {}
     for words in asked:
         name, _, values = words.partition("=")
@@ -230,13 +232,13 @@ def grid_of(request: Request, asked: Sequence[str]) -> dict[str, list[str]]:
     try:
         weight_gradient = float(changes.get("loss.weight_gradient", 0))
     except ValueError:
-        weight_gradient = 0.0  # `task_of` refuses it
-    csf = request.csf or "msp"
-    default = default_grid(request.dataset, request.loss, weight_gradient, csf)
+        weight_gradient = 0.0  # `Task.settings` refuses it
+    csf = task.csf or "msp"
+    default = default_grid(task.dataset, task.loss, weight_gradient, csf)
     grid = {n: [*map(text, values)] for n, values in default.items() if n not in fixed}
     if not grid:
         raise RunError(
-            f"there is nothing to search for {request.loss}: name settings and values "
+            f"there is nothing to search for {task.loss}: name settings and values "
             "by --grid, such as --grid learning_rate=0.05,0.1."
         )
     return grid
@@ -250,10 +252,20 @@ def _canonical(value: str) -> str:
         return value.strip()
 
 
-def _asked(request: Request, point: Mapping[str, str], seed: int) -> Request:
-    """Returns the request of a point of the grid."""
-    changes: dict[str, Any] = {"seed": seed, "set": request.set}
-    arguments = losses.defaults(request.loss)
+def text(value: Any) -> str:
+    """Returns a value as text, which is the same for equal numbers.
+
+    Example:
+    >>> text(0.10), text("msp")
+    ('0.1', 'msp')
+    """
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _at(task: Task, point: Mapping[str, str], seed: int) -> Task:
+    """Returns the task of a point of the grid."""
+    changes: dict[str, Any] = {"seed": seed, "set": task.set}
+    arguments = losses.defaults(task.loss)
     for name, value in point.items():
         if name in _OPTIONS:
             whole = name != "csf" and value.isdigit()
@@ -261,17 +273,177 @@ def _asked(request: Request, point: Mapping[str, str], seed: int) -> Request:
         else:
             prefix = "loss." if name in arguments else ""
             changes["set"] += (f"{prefix}{name}={value}",)
-    return replace(request, **changes)
+    return replace(task, **changes)
 
 
 def _value(settings: Settings, name: str) -> Any:
     return settings.loss[name] if name in settings.loss else getattr(settings, name)
 
 
-def _folder(request: Request) -> Path:
+def _folder(task: Task) -> Path:
     """Returns the folder of a search: the name of a run, without what is searched."""
-    _, _, marks = run_name(task_of(replace(request, seed=0))).partition("-seed0")
-    dataset = os.path.basename(os.path.normpath(request.dataset.rpartition(":")[2]))
-    csf = [] if request.csf is None else [request.csf]
-    name = "-".join(["search", dataset, request.model, request.loss, *csf])
+    _, _, marks = replace(task, seed=0).name.partition("-seed0")
+    dataset = os.path.basename(os.path.normpath(task.dataset.rpartition(":")[2]))
+    csf = [] if task.csf is None else [task.csf]
+    name = "-".join(["search", dataset, task.model, task.loss, *csf])
     return Path("runs", f"{name}{marks}")
+
+
+# --- Results ------------------------------------------------------------------------
+
+
+class Search:
+    """The runs of a search, and the choice among them.
+
+    Args:
+        names: names of the searched settings.
+        trials: the runs, in the order of the grid.
+        by: the criterion of the choice, one of `CRITERIA`.
+    """
+
+    def __init__(
+        self, names: tuple[str, ...], trials: Sequence[Trial], by: str = "nll"
+    ) -> None:
+        from recipes.paper.search_figures import CRITERIA, SYMBOLS
+
+        self.names, self.trials, self.by = names, trials, by
+        self.criteria, self._symbols = CRITERIA, SYMBOLS
+        self.settings: dict[tuple[Any, ...], list[Trial]] = {}
+        for trial in trials:
+            self.settings.setdefault(trial.values, []).append(trial)
+
+    def results(self, setting: tuple[Any, ...], by: str) -> list[float]:
+        """Returns the values of a criterion in the finished runs of a setting."""
+        return [one.results[by] for one in self.settings[setting] if one.results]
+
+    def choice(self, by: str | None = None) -> tuple[Any, ...] | None:
+        """Returns the best setting, or None if no setting is complete.
+
+        Settings that lack a seed or have a NaN are not candidates.
+        """
+        costs = {one: self._cost(one, by or self.by) for one in self.settings}
+        complete = [setting for setting, cost in costs.items() if not math.isnan(cost)]
+        return min(complete, key=lambda setting: costs[setting], default=None)
+
+    def _cost(self, setting: tuple[Any, ...], by: str) -> float:
+        """Returns the mean over seeds, lower is better; NaN if a seed is missing."""
+        values = self.results(setting, by)
+        if len(values) < len(self.settings[setting]):
+            return math.nan
+        return float(np.mean(values)) * (-1 if self.criteria[by].higher else 1)
+
+    def command(self) -> str | None:
+        """Returns the command that trains the choice with the first seed."""
+        choice = self.choice()
+        if choice is None:
+            return None
+        arguments = self.settings[choice][0].job.task.arguments()
+        return f"python -m recipes train {shlex.join(arguments)}"
+
+    def verdict(self) -> str:
+        """Returns a sentence on the choice."""
+        choice, criterion = self.choice(), self.criteria[self.by]
+        if choice is None:
+            return "No setting is chosen: none has all its runs finished."
+        value = criterion.text(self.results(choice, self.by))
+        return (
+            f"Chosen: {self._named(choice)}, with the {criterion.superlative} "
+            f"{criterion.what} on the validation set, {value}."
+        )
+
+    def remarks(self) -> list[str]:
+        """Returns sentences on what speaks against the choice."""
+        choice = self.choice()
+        if choice is None:
+            return []
+        said = []
+        for place, (name, value) in enumerate(zip(self.names, choice, strict=True)):
+            axis = {values[place] for values in self.settings}
+            numbers = all(isinstance(one, (int, float)) for one in axis)
+            if len(axis) == 1 or not numbers or value == _LIMITS.get(name):
+                continue
+            for end, words in ((min(axis), "smallest"), (max(axis), "largest")):
+                if value == end:
+                    beyond = words.removesuffix("st") + "r"
+                    said.append(
+                        f"{name} = {text(value)} is the {words} value of the grid: a "
+                        f"{beyond} one may be better."
+                    )
+        for by, criterion in self.criteria.items():
+            other = self.choice(by)
+            if other is None or self._cost(other, by) == self._cost(choice, by):
+                continue
+            value = criterion.text(self.results(other, by))
+            said.append(
+                f"{self._named(other)} has the {criterion.superlative} "
+                f"{criterion.what}: {value}."
+            )
+        return said
+
+    def _named(self, setting: tuple[Any, ...]) -> str:
+        pairs = zip(self.names, setting, strict=True)
+        return ", ".join(f"{name} {text(value)}" for name, value in pairs)
+
+    def table(self) -> Table:
+        """Returns all settings, with all criteria."""
+        choice = self.choice()
+        lines = []
+        for setting in self.settings:
+            cells = (self._cell(setting, by) for by in self.criteria)
+            line = [*map(text, setting), *cells]
+            lines.append([*map(Bold, line)] if setting == choice else line)
+        head = [f"{name} {self._symbols.get(name, '')}".strip() for name in self.names]
+        criteria = self.criteria.values()
+        head += [f"{c.title} {'↑' if c.higher else '↓'}" for c in criteria]
+        seeds = max(len(trials) for trials in self.settings.values())
+        mean = f"mean ± standard deviation over {seeds} seeds"
+        caption = (
+            "Validation set; ECE and accuracy × 10²; "
+            f"{mean if seeds > 1 else 'one seed'}. The choice in bold."
+        )
+        return Table(head, lines, "", caption)
+
+    def _cell(self, setting: tuple[Any, ...], by: str) -> str:
+        values, trials = self.results(setting, by), self.settings[setting]
+        missing = "failed" if any(t.failure is not None for t in trials) else "open"
+        if not values:
+            return missing
+        lacking = len(trials) - len(values)
+        shown = self.criteria[by].text(values)
+        return f"{shown} ({lacking} {missing})" if lacking else shown
+
+    def csv(self) -> str:
+        """Returns a line for each run; accuracy and ECE are between 0 and 1."""
+        names = ("loss", "nll", "accuracy", "ece")
+        buffer = io.StringIO()
+        writer = csv.writer(buffer, lineterminator="\n")
+        columns = [*self.names, "seed", *(f"val_{name}" for name in names)]
+        writer.writerow([*columns, "epoch", "run", "state"])
+        for trial in self.trials:
+            found = [trial.results.get(name, "") for name in (*names, "epoch")]
+            numbers = [f"{x:.6g}" if isinstance(x, float) else x for x in found]
+            values = [*map(text, trial.values), trial.job.task.seed]
+            writer.writerow([*values, *numbers, trial.job.run.name, trial.state])
+        return buffer.getvalue()
+
+    def write(self, folder: Path) -> None:
+        """Writes `search.csv`, completely or not at all."""
+        folder.mkdir(parents=True, exist_ok=True)
+        with writing(folder / FILE) as path:
+            path.write_text(self.csv(), encoding="utf-8")
+
+    def draw(self, path: Path) -> bool:
+        """Draws the map of the search.
+
+        Returns:
+            Whether there is a picture: it needs a choice, one or two varied numbers,
+            and at most 6 combinations of other fields.
+        """
+        from recipes.paper.search_figures import read_search, search_figure
+
+        if self.choice() is None:
+            return False
+        figure = search_figure(read_search(self.csv().splitlines()))
+        if figure is not None:
+            figure.savefig(path, dpi=100, bbox_inches="tight")
+        return figure is not None

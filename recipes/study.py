@@ -1,322 +1,276 @@
-"""Trains the runs of STUDY.md and writes its tables: `python -m recipes study`."""
+"""The tables of STUDY.md, from the results in study.csv: `python -m recipes.study`.
+
+The study was trained by an earlier version of these recipes; its figures are kept as
+evidence. `python -m recipes compare` compares losses by the same rules, on your data.
+"""
 
 import csv
-import json
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import keras
 import numpy as np
-from keras import layers
 
-from keras_selcal._validation import check_choice
-from recipes.contest import LOSSES, METRICS, Contest, Setting, Splits, measures
-from recipes.data import adult, cifar, digits, text
-from recipes.data.base import DataError, Split
+from recipes.evaluation import Gap, paired
+from recipes.tables import Table
 
 PAGE = Path(__file__).with_name("STUDY.md")
 RESULTS = Path(__file__).with_name("study.csv")
-PROTOCOLS = ("last", "best", "search")
-SEEDS = 5
+PROTOCOLS = {"last": "last epoch", "best": "best epoch", "search": "searched"}
+# Settings of each loss that the search tried.
 CONFIGURATIONS = 6
 
-
-def mlp(shape: tuple[int, ...], classes: int, dropout: float) -> keras.Model:
-    """Returns two hidden layers of 128 units with batch normalisation."""
-    x = inputs = keras.Input(shape)
-    for _ in range(2):
-        x = layers.Dense(128, use_bias=False)(x)
-        x = layers.ReLU()(layers.BatchNormalization(momentum=0.9)(x))
-        x = layers.Dropout(dropout)(x) if dropout else x
-    return keras.Model(inputs, layers.Dense(classes)(x))
-
-
-def cnn(shape: tuple[int, ...], classes: int, dropout: float) -> keras.Model:
-    """Returns two strided convolutions, 0.24 million multiplications."""
-    inputs = keras.Input(shape)
-    x = layers.Rescaling(1 / 127.5, offset=-1)(inputs)
-    for filters, size, strides in ((24, 4, 4), (48, 3, 2)):
-        x = layers.Conv2D(
-            filters, size, strides=strides, padding="same", use_bias=False
-        )(x)
-        x = layers.ReLU()(layers.BatchNormalization(momentum=0.9)(x))
-    x = layers.Flatten()(x)
-    x = layers.Dropout(dropout)(x) if dropout else x
-    return keras.Model(inputs, layers.Dense(classes)(x))
+LOSSES = {
+    "xe": "cross-entropy",
+    "xe_smoothed": "+ label smoothing",
+    "xe_dropout": "+ dropout",
+    "focal": "focal, γ = 2",
+    "fl53": "FL-53",
+    "dual_focal": "dual focal",
+    "inv_focal": "inverse focal",
+    "brier": "Brier",
+    "kde_xe": "KDE-XE",
+    "aurc": "AURC",
+    "au": "AU",
+    "au_cdf": "AU, whole gradient",
+}
 
 
-@dataclass(frozen=True)
-class Bed:
-    """A test bed.
-
-    Args:
-        title: what its tables call it.
-        load: returns all samples to draw from, from the folders of the data.
-        train: number of training samples that a seed draws.
-        val: number of validation samples that a seed draws.
-        epochs: length of a long training.
-        network: the architecture.
-        classes: number of classes.
-    """
+class Bed(NamedTuple):
+    """A test bed: its title, and the sizes of its training."""
 
     title: str
-    load: Callable[["Folders"], Splits]
     train: int
     val: int
     epochs: int
     classes: int
-    network: Callable[..., keras.Model] = mlp
-
-    def samples(self, pool: Splits, seed: int) -> Splits:
-        """Returns the samples of a seed: training and validation data are drawn."""
-        rest, val = pool.train.hold_out(seed, self.val)
-        order = np.random.default_rng(seed).permutation(len(rest))[: self.train]
-        return Splits(rest[order], val, pool.test, pool.unknown, pool.people)
-
-
-class Folders(NamedTuple):
-    """Where the data lies, and where embeddings are kept; None for what is not there.
-
-    Args:
-        data: folder with `text/` and `labels/`.
-        cifar10: path of CIFAR-10, as `cifar.load` takes it.
-        adult: folder of Adult.
-        cache: folder for the embeddings of texts.
-    """
-
-    data: str | None
-    cifar10: str | None
-    adult: str | None
-    cache: str
-
-    def path(self, name: str, *parts: str) -> Path:
-        """Returns a path in a folder, or raises an error if it was not given."""
-        folder = getattr(self, name)
-        if folder is None:
-            raise DataError(f"its data needs the option --{_OPTIONS.get(name, name)}")
-        return Path(folder, *parts)
-
-
-_OPTIONS = {"data": "data-dir"}
-
-
-def _texts(name: str, folders: Folders) -> Splits:
-    texts = text.load(name, folders.path("data", "text"))
-    x = {
-        part: text.embed(found, folders.path("cache", f"{name}-{part}.npy"))
-        for part, found in (
-            ("train", texts.train.x),
-            ("test", texts.test.x),
-            ("unknown", texts.unknown),
-        )
-        if found is not None
-    }
-    train, test = Split(x["train"], texts.train.y), Split(x["test"], texts.test.y)
-    return Splits(train, train[:0], test, x.get("unknown"))
-
-
-def _cifar10(labels: str | None, folders: Folders) -> Splits:
-    """CIFAR-10, or CIFAR-10N by the name of its labels; 5,000 images to test on."""
-    train, test = cifar.splits("cifar10", folders.path("cifar10"))
-    if labels:
-        with np.load(folders.path("data", "labels", "cifar10n.npz")) as noisy:
-            train = Split(train.x, noisy[labels].astype("int32"))
-    with np.load(folders.path("data", "labels", "cifar10h.npz")) as answers:
-        people = answers["counts"][:5000]
-    return Splits(train, train[:0], test[:5000], people=people)
-
-
-def _adult(folders: Folders) -> Splits:
-    train, test = adult.load(folders.path("adult"))
-    return Splits(train, train[:0], test)
-
-
-def _digits(_: Folders) -> Splits:
-    data = digits.load()
-
-    def flat(*parts: Split) -> Split:
-        x = np.concatenate([part.x for part in parts]).reshape(-1, 64) / 16
-        return Split(x.astype("float32"), np.concatenate([part.y for part in parts]))
-
-    return Splits(flat(data.train, data.val), data.val[:0], flat(data.test))
 
 
 BEDS = {
-    "goemotions": Bed("GoEmotions", partial(_texts, "goemotions"), 8064, 2000, 15, 28),
-    "banking77": Bed("Banking77", partial(_texts, "banking77"), 7936, 2000, 15, 77),
-    "clinc150": Bed("CLINC150", partial(_texts, "clinc150"), 7552, 2000, 15, 150),
-    "cifar10": Bed("CIFAR-10", partial(_cifar10, None), 4096, 2000, 10, 10, cnn),
-    "cifar10n_worst": Bed(
-        "CIFAR-10N worst", partial(_cifar10, "worse_label"), 4096, 2000, 10, 10, cnn
-    ),
-    "cifar10n_random": Bed(
-        "CIFAR-10N random", partial(_cifar10, "random_label1"), 4096, 2000, 10, 10, cnn
-    ),
-    "digits": Bed("digits, noisy", _digits, 640, 160, 40, 10),
-    "adult": Bed("Adult", _adult, 8064, 2000, 10, 2),
+    "goemotions": Bed("GoEmotions", 8064, 2000, 15, 28),
+    "banking77": Bed("Banking77", 7936, 2000, 15, 77),
+    "clinc150": Bed("CLINC150", 7552, 2000, 15, 150),
+    "cifar10": Bed("CIFAR-10", 4096, 2000, 10, 10),
+    "cifar10n_worst": Bed("CIFAR-10N worst", 4096, 2000, 10, 10),
+    "cifar10n_random": Bed("CIFAR-10N random", 4096, 2000, 10, 10),
+    "digits": Bed("digits, noisy", 640, 160, 40, 10),
+    "adult": Bed("Adult", 8064, 2000, 10, 2),
 }
 
-
-# --- Results ------------------------------------------------------------------------
-
 Row = dict[str, Any]
+# The rows of one loss, bed and protocol, by seed.
+Cells = Mapping[tuple[str, str, str], dict[int, Row]]
+# What decides, and what is shown beside it.
+PRIMARY = ("nll_ts", "aurc_ts")
+_SHOWN = ("accuracy", *PRIMARY, "ece_ts", "coverage_ts", "ece")
+_METRICS = ("accuracy", "aurc", "eaurc", "ece", "nll", "coverage")
+_TITLES = {
+    "accuracy": "accuracy ↑",
+    "aurc": "AURC ↓",
+    "eaurc": "E-AURC ↓",
+    "ece": "ECE ↓",
+    "nll": "NLL ↓",
+    "coverage": "coverage at 5 % risk ↑",
+    "unknown_auroc": "AUROC of unknown ↑",
+    "people_nll": "NLL, people ↓",
+}
+# Columns that are no figures.
 _KEYS = ("bed", "loss", "protocol", "trial", "seed", "setting")
-_METRICS = tuple(f"{name}{end}" for end in ("", "_ts") for name in METRICS)
-# Of beds with unknown inputs, or with the answers of people.
-EXTRAS = ("unknown_auroc", "unknown_auroc_ts", "people_nll", "people_nll_ts")
-FIELDS = (
-    *_KEYS,
-    *("epoch", "fitted", "temperature"),
-    *(f"{split}_{name}" for split in ("val", "test") for name in _METRICS),
-    *(
-        f"{name}{end}"
-        for name in ("unknown_auroc", "people_nll")
-        for end in ("", "_ts")
-    ),
-    "seconds",
-)
 
 
 def read_results(path: str | os.PathLike[str] = RESULTS) -> list[Row]:
-    """Returns the rows of a CSV file of results; there may be none yet."""
-    if not Path(path).exists():
-        return []
+    """Returns the rows of the results."""
     with open(path, newline="", encoding="utf-8") as file:
         rows: list[Row] = list(csv.DictReader(file))
     for row in rows:
-        for name in FIELDS[len(_KEYS) :]:
+        for name in row.keys() - set(_KEYS):
             row[name] = float(row[name]) if row[name] else math.nan
         row["trial"], row["seed"] = int(row["trial"]), int(row["seed"])
     return rows
 
 
-def _append(path: Path, rows: Sequence[Row]) -> None:
-    new = not path.exists()
-    with open(path, "a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-        if new:
-            writer.writeheader()
-        for row in rows:
-            writer.writerow(
-                {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()}
-            )
+def cells(rows: Sequence[Row]) -> Cells:
+    """Returns the rows that count, by bed, loss and protocol.
 
-
-def _text(setting: Setting) -> str:
-    return json.dumps(asdict(setting), sort_keys=True)
-
-
-def _checked(
-    name: str, values: Sequence[str], allowed: tuple[str, ...]
-) -> tuple[str, ...]:
-    return tuple(check_choice(name, value, allowed) for value in values) or allowed
-
-
-# --- Runs ---------------------------------------------------------------------------
-
-
-class Study:
-    """Trains what a file of results does not have yet.
-
-    Args:
-        folders: where the data lies.
-        results: the CSV file; each training appends its rows.
-        beds: beds by name.
+    The rows of `"search"` are those of the trial with the lowest validation NLL, once
+    all trials of a bed and loss are there.
     """
+    trials: dict[tuple[str, str, str], dict[int, dict[int, Row]]] = {}
+    for row in rows:
+        key = (row["bed"], row["loss"], row["protocol"])
+        trials.setdefault(key, {}).setdefault(row["trial"], {})[row["seed"]] = row
+    found = {key: by_trial[0] for key, by_trial in trials.items() if 0 in by_trial}
+    for (bed, loss, protocol), by_trial in trials.items():
+        if protocol == "best" and all(
+            0 in by_trial.get(trial, {}) for trial in range(CONFIGURATIONS)
+        ):
+            best = min(by_trial, key=lambda trial: by_trial[trial][0]["val_nll"])
+            found[bed, loss, "search"] = by_trial[best]
+    return found
 
-    def __init__(
-        self, folders: Folders, results: Path = RESULTS, beds: Any = BEDS
-    ) -> None:
-        self.folders, self.path, self.beds = folders, results, beds
-        self.rows = {self._key(row): row for row in read_results(results)}
-        self.contests: dict[str, Contest] = {}
-        self.pools: dict[str, Splits] = {}
-        # Beds that cannot be loaded, and why.
-        self.missing: dict[str, str] = {}
 
-    @staticmethod
-    def _key(row: Row) -> tuple[Any, ...]:
-        return tuple(row[name] for name in _KEYS)
+def gaps(found: Cells, protocol: str, one: str, other: str, metric: str) -> list[Gap]:
+    """Returns a loss minus another one on each bed that has both, paired by seeds."""
+    made = []
+    for bed in BEDS:
+        pair = [found.get((bed, loss, protocol), {}) for loss in (one, other)]
+        seeds = sorted(pair[0].keys() & pair[1].keys())
+        values = [pair[0][seed][metric] - pair[1][seed][metric] for seed in seeds]
+        if values and not math.isnan(values[0]):
+            made.append(paired(values))
+    return made
 
-    def run(
-        self,
-        *,
-        seeds: int = SEEDS,
-        beds: Sequence[str] = (),
-        protocols: Sequence[str] = (),
-        losses: Sequence[str] = (),
-    ) -> Iterator[Row]:
-        """Trains what is missing and yields its rows: the beds in turn, then seeds.
 
-        Args:
-            seeds: number of seeds.
-            beds: names in `BEDS`. Defaults to all.
-            protocols: names in `PROTOCOLS`. `"last"` and `"best"` come from the same
-                training. Defaults to all.
-            losses: names in `LOSSES`. Defaults to all.
-        """
-        cells = [
-            (bed, loss)
-            for bed in _checked("bed", beds, tuple(self.beds))
-            for loss in _checked("loss", losses, tuple(LOSSES))
+def mean(seeds: Mapping[int, Row], name: str) -> float:
+    """Returns the mean of a column over seeds."""
+    return float(np.mean([row[name] for row in seeds.values()]))
+
+
+def titled(name: str) -> str:
+    """Returns the title of a metric, with an arrow to what is better."""
+    title = _TITLES[name.removeprefix("test_").removesuffix("_ts")]
+    return f"{title[:-2]} + TS{title[-2:]}" if name.endswith("_ts") else title
+
+
+def _digits(metric: str) -> int:
+    return 3 if "nll" in metric else 2
+
+
+def tables(rows: Sequence[Row]) -> dict[str, str]:
+    """Returns the tables of the page in Markdown, by their names there."""
+    found = cells(rows)
+    made = {"runs": _runs(found), "defaults": _defaults(found), "whole": _whole(found)}
+    for protocol in PROTOCOLS:
+        made[f"summary_{protocol}"] = _summary(found, protocol)
+        for metric in PRIMARY:
+            made[f"{metric}_{protocol}"] = _by_bed(found, protocol, metric)
+        made[f"all_{protocol}"] = _everything(found, protocol)
+    return made
+
+
+def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return Table(heading, rows).markdown() if rows else "Not run yet."
+
+
+def _runs(found: Cells) -> str:
+    """The sizes of the beds, and the number of seeds that every loss has."""
+    rows = []
+    for name, bed in BEDS.items():
+        sizes = [f"{bed.train:,}", f"{bed.val:,}", str(bed.classes), str(bed.epochs)]
+        seeds = [
+            str(min(len(found.get((name, loss, p), {})) for loss in LOSSES))
+            for p in PROTOCOLS
         ]
-        wanted = _checked("protocol", protocols, PROTOCOLS)
-        if set(wanted) != {"search"}:
-            for seed in range(seeds):
-                for bed, loss in cells:
-                    yield from self._train(bed, loss, 0, seed)
-        if "search" not in wanted:
-            return
-        for trial in range(CONFIGURATIONS):
-            for bed, loss in cells:
-                yield from self._train(bed, loss, trial, 0)
-        for bed, loss in cells:
-            for seed in range(1, seeds):
-                if bed not in self.missing:
-                    yield from self._train(bed, loss, self.winner(bed, loss), seed)
+        rows.append([bed.title, *sizes, *seeds])
+    heading = ["bed", "training", "validation", "classes", "epochs"]
+    return _table(
+        [*heading, *(f"seeds, {title}" for title in PROTOCOLS.values())], rows
+    )
 
-    def settings(self, bed: str, loss: str) -> list[Setting]:
-        """Returns the settings that the search tries; the first is the default."""
-        default = Setting.default(loss, self.beds[bed].epochs)
-        return default.searched(CONFIGURATIONS)
 
-    def winner(self, bed: str, loss: str) -> int:
-        """Returns the trial with the lowest validation NLL."""
-        settings = self.settings(bed, loss)
-        nll = [
-            self.rows[bed, loss, "best", trial, 0, _text(setting)]["val_nll"]
-            for trial, setting in enumerate(settings)
+def _rivals(found: Cells, protocol: str) -> list[str]:
+    """Returns the losses beside cross-entropy that have results."""
+    there = {loss for _, loss, p in found if p == protocol}
+    return [loss for loss in LOSSES if loss != "xe" and loss in there]
+
+
+def _summary(found: Cells, protocol: str) -> str:
+    """On how many beds a loss is better and worse than cross-entropy."""
+    rows = []
+    for loss in _rivals(found, protocol):
+        texts = []
+        for metric in _SHOWN:
+            said = [
+                gap.verdict(metric)
+                for gap in gaps(found, protocol, loss, "xe", f"test_{metric}")
+            ]
+            counts = f"{said.count('better')} : {said.count('worse')}"
+            texts.append(f"{counts} of {len(said)}")
+        rows.append([LOSSES[loss], *texts])
+    return _table(["better : worse", *map(titled, _SHOWN)], rows)
+
+
+def _by_bed(found: Cells, protocol: str, metric: str) -> str:
+    """Cross-entropy on each bed, and the differences of the other losses from it."""
+    beds = [bed for bed in BEDS if (bed, "xe", protocol) in found]
+    name, digits = f"test_{metric}", _digits(metric)
+    first = [f"{mean(found[bed, 'xe', protocol], name):.{digits}f}" for bed in beds]
+    rows = [["cross-entropy", *first]]
+    for loss in _rivals(found, protocol):
+        each = gaps(found, protocol, loss, "xe", name)
+        rows.append([LOSSES[loss], *(gap.text(metric, digits) for gap in each)])
+    heading = [titled(metric), *(BEDS[bed].title for bed in beds)]
+    return _table(heading, rows if beds else [])
+
+
+def _defaults(found: Cells) -> str:
+    """The rule for defaults: validation data, mean over beds with its interval."""
+    rows = []
+    metrics = (*PRIMARY, "accuracy")
+    for one, other in (("au", "xe"), ("au_cdf", "au"), ("au_cdf", "xe")):
+        for protocol, title in PROTOCOLS.items():
+            texts = []
+            for metric in metrics:
+                each = gaps(found, protocol, one, other, f"val_{metric}")
+                gap = paired([gap.mean for gap in each])
+                texts.append(gap.text(metric, _digits(metric)) if each else "")
+            rows.append([f"{LOSSES[one]} − {LOSSES[other]}", title, *texts])
+    return _table(["validation, mean over beds", "", *map(titled, metrics)], rows)
+
+
+def _whole(found: Cells) -> str:
+    """AU with the whole gradient minus AU, on the test data of each bed."""
+    rows = []
+    for protocol, title in PROTOCOLS.items():
+        for metric in PRIMARY:
+            each = gaps(found, protocol, "au_cdf", "au", f"test_{metric}")
+            texts = [gap.text(metric, _digits(metric)) for gap in each]
+            if texts:
+                rows.append([title, titled(metric), *texts])
+    return _table(["", "", *(bed.title for bed in BEDS.values())], rows)
+
+
+def _everything(found: Cells, protocol: str) -> str:
+    """The mean of every figure over seeds, a table for each bed."""
+    names = [f"test_{name}{end}" for name in _METRICS for end in ("", "_ts")]
+    names.remove("test_accuracy_ts")
+    names += [f"{n}{e}" for n in ("unknown_auroc", "people_nll") for e in ("", "_ts")]
+    parts = []
+    for bed, one in BEDS.items():
+        seeds = {loss: found.get((bed, loss, protocol)) for loss in LOSSES}
+        there = {loss: rows for loss, rows in seeds.items() if rows}
+        if not there:
+            continue
+        first = next(iter(next(iter(there.values())).values()))
+        shown = [name for name in names if not math.isnan(first[name])]
+        columns = ("fitted", "epoch", "temperature", *shown)
+        lines = [
+            [LOSSES[loss]]
+            + [f"{mean(rows, n):.{3 if 'nll' in n else 1}f}" for n in columns]
+            for loss, rows in there.items()
         ]
-        return int(np.argmin(nll))
+        heading = [one.title, "fitted", "epoch", "T", *map(titled, shown)]
+        parts.append(_table(heading, lines))
+    return "\n\n".join(parts) or "Not run yet."
 
-    def _train(self, bed: str, loss: str, trial: int, seed: int) -> Iterator[Row]:
-        setting = self.settings(bed, loss)[trial]
-        if (bed, loss, "best", trial, seed, _text(setting)) in self.rows:
-            return
-        if bed in self.missing:
-            return
-        one = self.beds[bed]
-        if bed not in self.pools:
-            try:
-                pool = self.pools[bed] = one.load(self.folders)
-            except (DataError, OSError, ImportError) as error:
-                self.missing[bed] = str(error)
-                return
-            build = partial(one.network, pool.train.x.shape[1:], one.classes)
-            self.contests[bed] = Contest(build)
-        samples = one.samples(self.pools[bed], seed)
-        outcomes, seconds = self.contests[bed].train(setting, samples, seed)
-        made = []
-        for protocol, outcome in outcomes.items():
-            row = dict(zip(_KEYS, (bed, loss, protocol, trial, seed), strict=False))
-            row |= {"setting": _text(setting), **measures(outcome, samples)}
-            made.append({**row, "seconds": seconds})
-        _append(self.path, made)
-        for row in made:
-            self.rows[self._key(row)] = row
-        yield made[-1]
+
+# A table is between the lines `<!-- table NAME -->` and `<!-- end -->`.
+_PLACE = re.compile(r"<!-- table (\w+) -->.*?<!-- end -->", re.DOTALL)
+
+
+def with_tables(page: str, rows: Sequence[Row]) -> str:
+    """Returns the page with updated tables."""
+    made = tables(rows)
+
+    def replaced(match: re.Match[str]) -> str:
+        return f"<!-- table {match[1]} -->\n\n{made[match[1]]}\n\n<!-- end -->"
+
+    return _PLACE.sub(replaced, page)
+
+
+if __name__ == "__main__":
+    text = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(with_tables(text, read_results()), encoding="utf-8")

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from recipes import losses
 from recipes.evaluation import METRICS, evaluate
-from recipes.losses import ALL_TITLES
 from recipes.runs import Run, flat
 from recipes.settings import TRANSFORMERS
 
@@ -156,61 +156,12 @@ def best(
 # --- Comparison of runs -------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class RunComparison:
-    """The metrics of runs on one data set and model.
-
-    Attributes:
-        title: data set and model.
-        columns: losses, in the paper's order.
-        rows: the cells of each metric, by its name in `METRICS`.
-        seeds: the number of seeds in each column.
-        epochs: the number of epochs in each column.
-        split: `"val"` or `"test"`.
-    """
-
-    title: str
-    columns: tuple[str, ...]
-    rows: Mapping[str, tuple[Cell, ...]]
-    seeds: tuple[int, ...]
-    epochs: tuple[int, ...]
-    split: str = "test"
-
-    @property
-    def caption(self) -> str:
-        """Says what the numbers are."""
-        unscaled = [
-            METRICS[name].title for name in self.rows if METRICS[name].digits == 3
-        ]
-        scaled = f"× 10² except {' and '.join(unscaled)}" if unscaled else "× 10²"
-        few, many = min(self.seeds), max(self.seeds)
-        seeds = "one seed"
-        if many > 1:
-            count = f"{many}" if few == many else f"{few} to {many}"
-            seeds = f"mean ± standard deviation over {count} seeds"
-        bold = " Best in bold." if len(self.columns) > 1 else ""
-        return f"{_SPLITS[self.split]} set; {scaled}; {seeds}.{bold}"
-
-    def table(self) -> Table:
-        """Returns the table, with a row of epochs where the columns differ in them."""
-        rows = [
-            [
-                METRICS[name].heading,
-                *(cell.text(METRICS[name].digits) for cell in cells),
-            ]
-            for name, cells in self.rows.items()
-        ]
-        if len(set(self.epochs)) > 1:
-            rows.append(["epochs", *map(str, self.epochs)])
-        return Table(["", *self.columns], rows, self.title, self.caption)
-
-
 def comparisons(
     runs: Iterable[Run],
     metrics: Sequence[str] = tuple(METRICS),
     split: str = "test",
-) -> list[RunComparison]:
-    """Returns a comparison for each data set and model of finished runs.
+) -> list[Table]:
+    """Returns a table for each data set and model of finished runs.
 
     Args:
         runs: finished runs, at most one for each setting and seed. Runs that differ
@@ -260,23 +211,40 @@ def setting_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _comparison(
     title: str, columns: list[list[Run]], metrics: Sequence[str], split: str
-) -> RunComparison:
-    order = list(ALL_TITLES)
-    columns.sort(key=lambda runs: order.index(runs[0].config()["loss"]))
+) -> Table:
+    """Returns the table of the runs of each column, with the best in bold."""
+    order = list(losses.ALL_TITLES)
+
+    def place(runs: list[Run]) -> int:
+        name = runs[0].config()["loss"]
+        return order.index(name) if name in order else len(order)
+
+    columns.sort(key=place)
     configs = [runs[0].config() for runs in columns]
     values = [[evaluate(run, split, metrics) for run in runs] for runs in columns]
-    rows: dict[str, Any] = {}
+    rows = []
     for name in metrics:
+        metric = METRICS[name]
         cells = [cell_of([one[name] for one in runs]) for runs in values]
-        rows[name] = best(cells, METRICS[name].digits, METRICS[name].higher)
-    return RunComparison(
-        title,
-        _column_names([setting_of(config) for config in configs]),
-        rows,
-        tuple(len(runs) for runs in columns),
-        tuple(config["settings"]["epochs"] for config in configs),
-        split,
-    )
+        marked = best(cells, metric.digits, metric.higher)
+        rows.append([metric.heading, *(cell.text(metric.digits) for cell in marked)])
+    epochs = [str(config["settings"]["epochs"]) for config in configs]
+    if len(set(epochs)) > 1:
+        rows.append(["epochs", *epochs])
+    heading = ["", *_column_names([setting_of(config) for config in configs])]
+    return Table(heading, rows, title, _caption(columns, metrics, split))
+
+
+def _caption(columns: list[list[Run]], metrics: Sequence[str], split: str) -> str:
+    unscaled = [METRICS[name].title for name in metrics if METRICS[name].digits == 3]
+    scaled = f"× 10² except {' and '.join(unscaled)}" if unscaled else "× 10²"
+    few, many = min(map(len, columns)), max(map(len, columns))
+    seeds = "one seed"
+    if many > 1:
+        count = f"{many}" if few == many else f"{few} to {many}"
+        seeds = f"mean ± standard deviation over {count} seeds"
+    bold = " Best in bold." if len(columns) > 1 else ""
+    return f"{_SPLITS[split]} set; {scaled}; {seeds}.{bold}"
 
 
 def _column_names(settings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -289,6 +257,6 @@ def _column_names(settings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
             for key in sorted({key for other in same for key in other})
             if any(other.get(key) != setting.get(key) for other in same)
         ]
-        name = ALL_TITLES[setting["loss"]]
+        name = losses.title(setting["loss"])
         names.append(f"{name} ({', '.join(differing)})" if differing else name)
     return tuple(names)

@@ -1,31 +1,32 @@
-"""Training that continues after it was killed, with bit-identical results."""
+"""The trainer: every run of every command, from the data to the saved logits.
 
-import contextlib
+`train` reads from top to bottom. A run continues after it was killed, with
+bit-identical results: whatever is random depends on the seed and the epoch only, and
+the state of training is saved after each epoch.
+"""
+
 import dataclasses
 import hashlib
 import math
 import os
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
 import keras
 import numpy as np
 
-import keras_selcal
 from keras_selcal._validation import refuse
-from recipes import data, losses, models
+from recipes import data, devices, losses, models
 from recipes.data.pipeline import Batches
-from recipes.devices import ONE, Devices, Processes
-from recipes.optimizers import DistributedSGD, TorchSGD
+from recipes.optimizers import TorchSGD
 from recipes.paper.released import ReleasedScores
 from recipes.progress import Progress
-from recipes.request import RunError
 from recipes.runs import Checkpoint, Predictions, Run
 from recipes.settings import Settings
-from recipes.tasks import Task
+from recipes.tasks import RunError, Task
 
 # As many as in fig:gradients_over_epochs.
 _MOST_IN_SNAPSHOT = 20_000
@@ -35,10 +36,9 @@ def train(
     run: Run,
     task: Task,
     progress: Progress,
-    checkpoint_every: int = 1,
-    devices: Devices = ONE,
-    snapshots: Sequence[int] = (),
+    *,
     dataset: data.Dataset | None = None,
+    count: int = 1,
 ) -> None:
     """Trains a run and saves its logits; a finished run stays as it is.
 
@@ -46,65 +46,179 @@ def train(
         run: the folder of the run.
         task: what to do.
         progress: shows the epochs.
-        checkpoint_every: number of epochs from one checkpoint to the next.
-        devices: the devices that share each batch.
-        snapshots: epochs after which the logits of training images are kept.
-        dataset: what `data.load` returned for the task, where runs share it.
+        dataset: what `read_data` returned for the task, where runs share it.
+        count: number of devices that share each batch.
     """
     # Layers of an earlier run in this process would change the names of these.
     keras.utils.clear_session(free_memory=False)
-    first = devices.rank == 0
-    with run.lock() if first else contextlib.nullcontext():
+    settings = task.settings
+    devices.check(count, settings.batch_size)
+    with run.lock():
         config = task.config()
-        if devices.count > 1:
-            config["devices"] = devices.count
-        if run.finished:
+        if count > 1:
+            config["devices"] = count
+        if run.finished and dataset is None:
             run.claim({**config, "data": None})
             progress.end(run.name, "was finished already")
             return
+
+        # Data and model.
         try:
-            dataset = load_data(task, dataset)
-            config["data"] = _digests(dataset)
-            with devices.scope():
-                training = _Training(run, task, dataset, config, devices, snapshots)
+            samples = load_data(task, dataset)
+            config["data"] = digests(samples)
+            if run.finished:
+                run.claim(config)
+                progress.end(run.name, "was finished already")
+                return
+            with devices.scope(count):
+                model = build(task, samples)
         except (ValueError, OSError) as error:
-            raise RunError(str(error)) from error
-        run.claim(config, write=first)
-        training.fit(progress, checkpoint_every)
-        if first:
-            training.evaluate()
-            progress.end(run.name, training.summary())
+            raise RunError(" ".join(str(error).split())) from error
+        run.claim(config)
+        batches = Batches(
+            *(samples.train, samples.preprocessing, settings.batch_size),
+            training=True,
+            seed=task.seed,
+        )
+
+        # Training, from the last checkpoint on.
+        state = run.load_checkpoint(config) or Checkpoint()
+        progress.start(run.name, settings.epochs, state.epoch)
+        with devices.scope(count):
+            if state.epoch:
+                _restore(model, state, run)
+            if state.epoch < settings.epochs:
+                epochs = Epochs(run, task, samples, config, state, progress)
+                model.fit(
+                    devices.even(batches, count),
+                    validation_data=devices.even(_batches(task, samples, "val"), count),
+                    validation_freq=validated_epochs(settings),
+                    epochs=settings.epochs,
+                    initial_epoch=state.epoch,
+                    shuffle=False,
+                    verbose=0,
+                    callbacks=[batches.callback, *_schedule(task), epochs],
+                )
+
+        # Logits of the last and of the best epoch, on one device.
+        if count > 1:
+            model = build(task, samples)
+            if state.epoch:
+                _restore(model, state, run)
+        start = time.perf_counter()
+        for name in ("val", "test"):
+            _write_logits(run, f"last-{name}", model, _batches(task, samples, name))
+        if state.best is not None:
+            _assign(model.variables, state.best)
+        for name in ("train", "val", "test"):
+            _write_logits(run, name, model, _batches(task, samples, name))
+        evaluation = time.perf_counter() - start
+
+        # What remains: the model, the history, and how long it took.
+        run.save_model(model)
+        if state.history:
+            run.write_history(state.history)
+        training = sum(row["seconds"] for row in state.history)
+        images = settings.epochs * len(samples.train)
+        run.finish(
+            {
+                **environment(),
+                "device": str(getattr(model.variables[0].value, "device", "")),
+                "parameters": model.count_params(),
+                "best_epoch": state.best_epoch,
+                "training_seconds": round(training, 3),
+                "training_images_per_second": round(images / (training or 1), 1),
+                "evaluation_seconds": round(evaluation, 3),
+                "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            }
+        )
+        progress.end(run.name, _summary(state, settings))
+
+
+# --- Data and model -----------------------------------------------------------------
+
+
+def data_key(task: Task) -> tuple[Any, ...]:
+    """Returns what `read_data` depends on: tasks with equal keys share their data."""
+    return task.dataset, task.data_dir, task.settings.image_size, task.noise
+
+
+def read_data(task: Task) -> data.Dataset:
+    """Reads the data set of a task."""
+    options: Any = {} if task.noise is None else {"label_noise": task.noise}
+    size = task.settings.image_size
+    try:
+        return data.load(task.dataset, task.data_dir, image_size=size, **options)
+    except (ValueError, OSError) as error:
+        raise RunError(" ".join(str(error).split())) from error
 
 
 def load_data(task: Task, dataset: data.Dataset | None = None) -> data.Dataset:
-    """Returns the data set of a task, or the requested subset of it."""
-    options: dict[str, Any] = {}
-    if task.label_noise is not None:
-        options["label_noise"] = task.label_noise
-    size = task.settings.image_size
-    if dataset is None:
-        dataset = data.load(task.dataset, task.data_dir, image_size=size, **options)
-    elif size is not None:
-        dataset = dataset.resized(size)
+    """Returns the samples of a task: its validation samples, its part of the others."""
+    dataset = read_data(task) if dataset is None else dataset
     names = ("augmentation", "mean", "std")
     chosen = {name: getattr(task.settings, name) for name in names}
     chosen = {name: value for name, value in chosen.items() if value is not None}
     for name in chosen.keys() & {"mean", "std"}:
-        if len(chosen[name]) != (channels := dataset.input_shape[-1]):
+        if len(chosen[name]) != (channels := dataset.train.x.shape[-1]):
             refuse(name, chosen[name], f"a number for each of {channels} channels")
     preprocessing = dataclasses.replace(dataset.preprocessing, **chosen)
     dataset = dataclasses.replace(dataset, preprocessing=preprocessing)
+    if task.split_seed:
+        dataset = dataset.split_again(task.split_seed)
     if task.subset is None:
         return dataset
     if not dataset.num_classes <= task.subset <= len(dataset.train):
         raise RunError(
             f"`subset` must be from {dataset.num_classes} to {len(dataset.train)} "
-            f"training images. Received: subset={task.subset}"
+            f"training samples. Received: subset={task.subset}"
         )
     if task.subset == len(dataset.train):
         return dataset
     _, drawn = dataset.train.hold_out(seed=0, size=task.subset)
     return dataclasses.replace(dataset, train=drawn)
+
+
+def build(task: Task, samples: data.Dataset) -> Any:
+    """Returns the compiled model of a task."""
+    settings = task.settings
+    keras.utils.set_random_seed(task.seed)
+    options: dict[str, Any] = {
+        "preset": task.preset,
+        "stand_in": task.stand_in,
+        "dropout": settings.dropout,
+    }
+    model = models.build(
+        *(task.model, samples.num_classes, samples.input_shape),
+        **{name: value for name, value in options.items() if value},
+    )
+    if task.pretrained is not None:
+        models.load_pretrained(model, task.pretrained)
+    optimizer = TorchSGD(
+        settings.learning_rate,
+        momentum=settings.momentum,
+        nesterov=settings.nesterov,
+        l2=settings.weight_decay,
+        global_clipnorm=settings.clipnorm,
+    )
+    model.compile(
+        optimizer=optimizer,
+        loss=losses.build(task.loss, settings.loss),
+        metrics=[
+            keras.metrics.SparseCategoricalAccuracy(name="accuracy"),
+            keras.metrics.SparseCategoricalCrossentropy(name="nll", from_logits=True),
+        ],
+    )
+    optimizer.build(model.trainable_variables)
+    return model
+
+
+def _batches(task: Task, samples: data.Dataset, split: str) -> Batches:
+    found = getattr(samples, split)
+    return Batches(found, samples.preprocessing, task.settings.batch_size)
+
+
+# --- Training -----------------------------------------------------------------------
 
 
 def learning_rate(settings: Settings, epoch: int) -> float:
@@ -138,226 +252,137 @@ def validated_epochs(settings: Settings) -> list[int]:
     return sorted({*range(step, last + 1, step), last})
 
 
-def improves(state: Checkpoint, warmup_epochs: int) -> bool:
+def improves(state: Checkpoint, settings: Settings) -> bool:
     """Whether the last epoch has the lowest validation loss since the warm-up.
 
     NaN counts as higher than any other loss.
     """
-    epoch = len(state.history)
-    if epoch <= warmup_epochs or state.best_epoch is None:
-        return epoch > warmup_epochs
-    loss = state.history[-1]["val_loss"]
-    lowest = state.history[state.best_epoch - 1]["val_loss"]
+    epoch, name = len(state.history), f"val_{settings.select}"
+    if epoch <= settings.warmup_epochs or state.best_epoch is None:
+        return epoch > settings.warmup_epochs
+    loss = state.history[-1][name]
+    lowest = state.history[state.best_epoch - 1][name]
     return loss < lowest or (math.isnan(lowest) and not math.isnan(loss))
 
 
-class _Training:
-    """A run in this process."""
-
-    def __init__(
-        self,
-        run: Run,
-        task: Task,
-        dataset: data.Dataset,
-        config: Mapping[str, Any],
-        devices: Devices,
-        snapshots: Sequence[int],
-    ) -> None:
-        self.run, self.task, self.config, self.devices = run, task, config, devices
-        self.snapshots = snapshots
-        self.settings, self.dataset = task.settings, dataset
-        self.model = self._build(devices)
-        self.batches = Batches(
-            dataset.train,
-            dataset.preprocessing,
-            self.settings.batch_size,
-            training=True,
-            seed=task.seed,
-        )
-        # All that training changes: weights, statistics, random states, velocities.
-        self.weights = list(self.model.variables)
-        self.variables = [*self.weights, *self.model.optimizer.variables]
-
-    def _build(self, devices: Devices) -> Any:
-        """Returns a compiled model."""
-        task, chosen = self.task, self.settings
-        keras.utils.set_random_seed(task.seed)
-        options: dict[str, Any] = {"preset": task.preset, "stand_in": task.stand_in}
-        model = models.build(
-            task.model,
-            self.dataset.num_classes,
-            self.dataset.input_shape,
-            **{name: value for name, value in options.items() if value},
-        )
-        if task.pretrained is not None:
-            models.load_pretrained(model, task.pretrained)
-        devices.synchronize(model)
-        averaged = isinstance(devices, Processes)
-        optimizer = (DistributedSGD if averaged else TorchSGD)(
-            chosen.learning_rate, momentum=chosen.momentum, l2=chosen.weight_decay
-        )
-        arguments = dict(chosen.loss)
-        if task.loss == "au" and devices.count > 1:
-            arguments["synchronized"] = True
-        model.compile(
-            optimizer=optimizer,
-            loss=losses.build(task.loss, arguments),
-            metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
-        )
-        optimizer.build(model.trainable_variables)
-        return model
-
-    def fit(self, progress: Progress, checkpoint_every: int) -> None:
-        """Trains the epochs that are left."""
-        self.state = self.run.load_checkpoint(self.config) or Checkpoint()
-        epoch, epochs = self.state.epoch, self.settings.epochs
-        progress.start(self.run.name, epochs, epoch)
-        with self.devices.scope():
-            if epoch:
-                try:
-                    _assign(self.variables, self.state.variables)
-                except ValueError as error:
-                    reason = " ".join(str(error).split())
-                    raise RunError(
-                        f"the checkpoint in {self.run.folder} does not fit: {reason}"
-                    ) from error
-            if epoch == epochs:
-                return
-            callbacks = [self.batches.callback, *self._schedule()]
-            self.model.fit(
-                self.devices.shares(self.batches),
-                validation_data=self.devices.shares(self._batches(self.dataset.val)),
-                validation_freq=validated_epochs(self.settings),
-                epochs=epochs,
-                initial_epoch=epoch,
-                shuffle=False,
-                verbose=0,
-                callbacks=[*callbacks, _Epochs(self, progress, checkpoint_every)],
-            )
-
-    def _schedule(self) -> list[keras.callbacks.Callback]:
-        if self.task.loss == "au_released":
-            return [ReleasedScores()]
-        rise = self.settings.weight_gradient_rise
-        if rise is None:
-            return []
-        share = self.settings.loss["weight_gradient"]
-        points = [(rise[0], 0.0), (rise[1], share)]
-        return [keras_selcal.LossSchedule(weight_gradient=points)]
-
-    def _batches(self, split: data.Split) -> Batches:
-        preprocessing, size = self.dataset.preprocessing, self.settings.batch_size
-        return Batches(split, preprocessing, size)
-
-    def end_epoch(self, row: dict[str, float], save: bool) -> None:
-        """Adds an epoch to the state, and writes the state to the disk."""
-        state = self.state
-        state.epoch = int(row["epoch"])
-        state.history.append(row)
-        validated = state.epoch in validated_epochs(self.settings)
-        if validated and improves(state, self.settings.warmup_epochs):
-            state.best_epoch = state.epoch
-            state.best = _values(self.weights)
-        if state.epoch in self.snapshots and self.devices.rank == 0:
-            seen = self.dataset.train[:_MOST_IN_SNAPSHOT]
-            found = self._predict(self.model, seen)
-            self.run.write_predictions(f"train-epoch{state.epoch}", found)
-        if save or state.epoch == self.settings.epochs:
-            state.variables = _values(self.variables)
-            if self.devices.rank == 0:
-                self.run.save_checkpoint(state, self.config)
-                self.run.write_history(state.history)
-
-    def evaluate(self) -> None:
-        """Writes the results of the chosen model, which one device computes."""
-        start = time.perf_counter()
-        state, model = self.state, self.model
-        if self.devices.count > 1:
-            model = self._build(ONE)
-            _assign([*model.variables, *model.optimizer.variables], state.variables)
-        if state.best is not None:
-            _assign(model.variables, state.best)
-        names = ("train", "val", "test")
-        splits = {name: getattr(self.dataset, name) for name in names}
-        for name, split in splits.items():
-            self.run.write_predictions(name, self._predict(model, split))
-        evaluation = time.perf_counter() - start
-        self.run.save_model(model)
-        if state.history:
-            self.run.write_history(state.history)
-        training = sum(row["seconds"] for row in state.history)
-        images = self.settings.epochs * len(self.batches.split)
-        samples = sum(map(len, splits.values()))
-        self.run.finish(
-            {
-                **environment(),
-                "device": str(getattr(self.weights[0].value, "device", "")),
-                "parameters": model.count_params(),
-                "best_epoch": state.best_epoch,
-                "training_seconds": round(training, 3),
-                "training_images_per_second": round(images / (training or 1), 1),
-                "evaluation_seconds": round(evaluation, 3),
-                "evaluation_images_per_second": round(samples / evaluation, 1),
-                "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            }
-        )
-
-    def _predict(self, model: Any, split: data.Split) -> Predictions:
-        return Predictions(model.predict(self._batches(split), verbose=0), split.y)
-
-    def summary(self) -> str:
-        """Returns a few words on the chosen epoch."""
-        epoch = self.state.best_epoch or self.state.epoch
-        if not epoch:
-            return "evaluated without training"
-        row = self.state.history[epoch - 1]
-        return (
-            f"epoch {epoch} of {self.settings.epochs} chosen, "
-            f"validation accuracy {100 * row['val_accuracy']:.2f} %"
-        )
+def _schedule(task: Task) -> list[keras.callbacks.Callback]:
+    if task.loss == "au_released":
+        return [ReleasedScores()]
+    rise = task.settings.weight_gradient_rise
+    if rise is None:
+        return []
+    share = task.settings.loss["weight_gradient"]
+    points = [(rise[0], 0.0), (rise[1], share)]
+    return [RisingWeightGradient(points)]
 
 
-class _Epochs(keras.callbacks.Callback):
-    """Gives each epoch its seed and learning rate, and records its results."""
+class RisingWeightGradient(keras.callbacks.Callback):
+    """Moves w of `AULoss` from epoch to epoch, between points (epoch, w)."""
+
+    def __init__(self, points: list[tuple[int, float]]) -> None:
+        super().__init__()
+        self.epochs, self.shares = zip(*points, strict=True)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        w = float(np.interp(epoch, self.epochs, self.shares))
+        if w != self.model.loss.weight_gradient:
+            # A number of the traced step: it is traced again.
+            self.model.loss.weight_gradient = w
+            self.model.make_train_function(force=True)
+            self.model.make_test_function(force=True)
+
+
+class Epochs(keras.callbacks.Callback):
+    """Gives each epoch its seed and learning rate; records and saves its results."""
 
     # What is done after a batch reads no variable.
     async_safe = True
 
     def __init__(
-        self, training: _Training, progress: Progress, checkpoint_every: int
+        self,
+        run: Run,
+        task: Task,
+        samples: data.Dataset,
+        config: Mapping[str, Any],
+        state: Checkpoint,
+        progress: Progress,
     ) -> None:
         super().__init__()
-        self.training, self.progress = training, progress
-        self.checkpoint_every = checkpoint_every
+        self.run, self.task, self.samples, self.config = run, task, samples, config
+        self.state, self.progress = state, progress
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.start = time.perf_counter()
         # Whatever draws from a global source draws the same in a resumed run.
-        key = (self.training.task.seed, epoch)
+        key = (self.task.seed, epoch)
         keras.utils.set_random_seed(
             int(np.random.SeedSequence(key).generate_state(1)[0])
         )
-        self.rate = learning_rate(self.training.settings, epoch)
+        self.rate = learning_rate(self.task.settings, epoch)
         self.model.optimizer.learning_rate = self.rate
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.progress.within((batch + 1) / len(self.training.batches))
-
-    def on_test_begin(self, logs: Any = None) -> None:
-        self.training.devices.agree(self.model)
+        self.progress.within((batch + 1) / self.params["steps"])
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self.training.devices.agree(self.model)
-        names = ("loss", "accuracy", "val_loss", "val_accuracy")
-        means = {name: float(logs.get(name, math.nan)) for name in names}
-        row = {
-            "epoch": epoch + 1,
-            **self.training.devices.means(means),
-            "learning_rate": self.rate,
-            "seconds": round(time.perf_counter() - self.start, 3),
-        }
-        self.training.end_epoch(row, (epoch + 1) % self.checkpoint_every == 0)
+        names = ("loss", "accuracy", "nll")
+        row = {name: float(logs.get(name, math.nan)) for name in names}
+        row |= {f"val_{n}": float(logs.get(f"val_{n}", math.nan)) for n in names}
+        row = {"epoch": epoch + 1, **row, "learning_rate": self.rate}
+        row["seconds"] = round(time.perf_counter() - self.start, 3)
+        if not math.isfinite(row["loss"]):
+            raise _diverged(f"the loss of epoch {epoch + 1} is {row['loss']}")
+        state, settings = self.state, self.task.settings
+        state.epoch = epoch + 1
+        state.history.append(row)
+        if state.epoch in validated_epochs(settings) and improves(state, settings):
+            state.best_epoch = state.epoch
+            state.best = _values(self.model.variables)
+        if state.epoch in self.task.snapshot_epochs():
+            seen = dataclasses.replace(
+                self.samples, train=self.samples.train[:_MOST_IN_SNAPSHOT]
+            )
+            batches = _batches(self.task, seen, "train")
+            _write_logits(self.run, f"train-epoch{state.epoch}", self.model, batches)
+        last = state.epoch == settings.epochs
+        if last or state.epoch % self.task.checkpoint_every == 0:
+            state.variables = _values(_variables(self.model))
+            self.run.save_checkpoint(state, self.config)
+            self.run.write_history(state.history)
         self.progress.epoch(row)
+
+
+def _diverged(what: str) -> RunError:
+    return RunError(
+        f"{what}: this training diverges. Lower the learning rate (--set "
+        "learning_rate=…) or limit the gradient (--set clipnorm=1)."
+    )
+
+
+def _write_logits(run: Run, name: str, model: Any, batches: Batches) -> None:
+    logits = model.predict(batches, verbose=0)
+    if not np.isfinite(logits).all():
+        raise _diverged(f"{run.name} has logits that are not finite ({name})")
+    run.write_predictions(name, Predictions(logits, batches.split.y))
+
+
+def _summary(state: Checkpoint, settings: Settings) -> str:
+    epoch = state.best_epoch or state.epoch
+    if not epoch:
+        return "evaluated without training"
+    accuracy = 100 * state.history[epoch - 1]["val_accuracy"]
+    return (
+        f"epoch {epoch} of {settings.epochs} chosen, validation accuracy "
+        f"{accuracy:.2f} %"
+    )
+
+
+# --- State --------------------------------------------------------------------------
+
+
+def _variables(model: Any) -> list[Any]:
+    """Returns all that training changes: weights, random states, velocities."""
+    return [*model.variables, *model.optimizer.variables]
 
 
 def _values(variables: list[Any]) -> list[np.ndarray]:
@@ -370,6 +395,16 @@ def _assign(variables: list[Any], values: list[np.ndarray]) -> None:
         variable.assign(value)
 
 
+def _restore(model: Any, state: Checkpoint, run: Run) -> None:
+    try:
+        _assign(_variables(model), state.variables)
+    except ValueError as error:
+        reason = " ".join(str(error).split())
+        raise RunError(
+            f"the checkpoint in {run.folder} does not fit: {reason}"
+        ) from error
+
+
 def environment() -> dict[str, Any]:
     """Returns the facts on which the speed of a run depends."""
     return {
@@ -380,7 +415,7 @@ def environment() -> dict[str, Any]:
     }
 
 
-def _digests(dataset: data.Dataset) -> dict[str, Any]:
+def digests(dataset: data.Dataset) -> dict[str, Any]:
     """Returns digests that identify the data."""
     splits = {"train": dataset.train, "val": dataset.val, "test": dataset.test}
     return {

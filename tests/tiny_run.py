@@ -17,7 +17,7 @@ import keras
 import numpy as np
 from finished import finish
 
-from recipes import models, runs, settings, tasks, training
+from recipes import models, runs, tasks, training
 from recipes.data.pipeline import Batches
 from recipes.progress import Progress, console
 
@@ -40,13 +40,9 @@ def build(name, num_classes, input_shape, dropout=True):
 
 
 def task(epochs=4, changed=(), **changes):
-    chosen = settings.settings("digits", "cnn", changes.get("loss", "au"))
-    chosen = settings.with_epochs(chosen, epochs)
-    chosen = dataclasses.replace(chosen, batch_size=32)
-    for key, value in dict(changed).items():
-        chosen = settings.override(chosen, key, value)
-    fields = {"loss": "au", "seed": 0, "label_noise": 0.2, "subset": 64, **changes}
-    return tasks.Task("digits", "cnn", settings=chosen, **fields)
+    set_ = tuple(f"{key}={value}" for key, value in dict(changed).items())
+    fields = {"loss": "au", "subset": 64, "batch_size": 32, **changes}
+    return tasks.Task("digits", "cnn", epochs=epochs, set=set_, **fields)
 
 
 def train(folder, **options):

@@ -15,6 +15,8 @@ from keras_selcal._formulas.functions import (
     at_least,
     cast,
     clip,
+    floor,
+    smaller,
     where_positive,
     zero_unless,
 )
@@ -56,7 +58,7 @@ def uniform_bins(p: Any, num_bins: int, xp: Any, *, left_closed: bool = False) -
     """
     p = zero_unless(p >= 0.0, p, xp)
     # p·M is the bin, except for rounding near an edge.
-    index = xp.floor(p * num_bins)
+    index = floor(p * num_bins, xp)
     low, high = index / num_bins, (index + 1) / num_bins
     if left_closed:
         index = index + _one_if(p >= high, p, xp) - _one_if(p < low, p, xp)
@@ -81,8 +83,8 @@ def run_cuts(n: Any, num_bins: int, xp: Any) -> Any:
     The first n mod M runs have ⌈n/M⌉ positions, the others ⌊n/M⌋.
     """
     j = xp.arange(num_bins + 1, dtype=n.dtype)
-    least = xp.floor(n / num_bins)
-    return j * least + xp.minimum(j, n - num_bins * least)
+    least = floor(n / num_bins, xp)
+    return j * least + smaller(j, n - num_bins * least, xp)
 
 
 def adaptive_sums(

@@ -31,12 +31,30 @@ def constant(value: float, like: Any, xp: Any) -> Any:
 
 def at_least(x: Any, value: float, xp: Any) -> Any:
     """Returns max(x, value); NaN stays."""
-    return xp.maximum(x, constant(value, x, xp))
+    return larger(x, constant(value, x, xp), xp)
 
 
 def at_most(x: Any, value: float, xp: Any) -> Any:
     """Returns min(x, value); NaN stays."""
-    return xp.minimum(x, constant(value, x, xp))
+    return smaller(x, constant(value, x, xp), xp)
+
+
+def larger(x: Any, y: Any, xp: Any) -> Any:
+    """Returns max(x, y); NaN of x stays.
+
+    Keras's own rounds float64 to float32 on PyTorch, and so does its minimum.
+    """
+    return xp.where(x < y, y, x)
+
+
+def smaller(x: Any, y: Any, xp: Any) -> Any:
+    """Returns min(x, y); NaN of x stays."""
+    return xp.where(x > y, y, x)
+
+
+def floor(x: Any, xp: Any) -> Any:
+    """Returns ⌊x⌋ in the dtype of x, which Keras does not keep on PyTorch."""
+    return cast(xp.floor(x), x.dtype, xp)
 
 
 def clip(x: Any, low: float, high: float, xp: Any) -> Any:

@@ -293,7 +293,7 @@ def _spread(count: Any, size: int, xp: Any) -> tuple[Any, Any]:
     slot = xp.arange(size, dtype="int32")
     # A product of integers could overflow.
     share = cast(n % size, count.dtype, xp) / size
-    extra = cast(xp.floor(cast(slot, count.dtype, xp) * share), "int32", xp)
+    extra = cast(cast(slot, count.dtype, xp) * share, "int32", xp)
     place = xp.where(n > size, slot * (n // size) + extra, slot)
     index = cast(xp.searchsorted(upto, place + 1, side="left"), "int32", xp)
     index = xp.minimum(index, xp.shape(count)[0] - 1)

@@ -15,6 +15,7 @@ from keras_selcal._formulas.functions import (
     at_least,
     clip,
     constant,
+    floor,
     where_positive,
     zero_unless,
 )
@@ -88,7 +89,7 @@ class Ranking(NamedTuple):
         n, _, upto = self.ends()
         # The quantile lies between the samples at positions i and i + 1, from 0 on.
         position = level * (n - 1.0)
-        i = xp.floor(position)
+        i = floor(position, xp)
         between = position > i
         # The sample at i is below it if the one at i + 1 is in a later group.
         below = xp.where(between, upto <= i + 1.0, upto <= i)

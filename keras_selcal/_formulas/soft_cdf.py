@@ -15,6 +15,8 @@ from keras_selcal._formulas.functions import (
     at_most,
     cast,
     clip,
+    floor,
+    smaller,
     still,
     sum_by_cell,
     zero_unless,
@@ -64,7 +66,7 @@ def histogram(u: Any, count: Any | None, num_bins: int, xp: Any) -> Any:
     """
     # NaN is in no order: it counts in bin 0, as no backend may index out of range.
     u = zero_unless(u >= 0.0, still(u, xp), xp)
-    cell = at_most(xp.floor(u * num_bins), num_bins - 1.0, xp)
+    cell = at_most(floor(u * num_bins, xp), num_bins - 1.0, xp)
     count = xp.ones_like(u) if count is None else still(count, xp)
     return sum_by_cell(count, cell, num_bins, xp)
 
@@ -74,7 +76,7 @@ def shared_histogram(u: Any, count: Any, num_bins: int, xp: Any) -> Any:
     so that h has a gradient with respect to the scores: (rows, n) → (rows, M).
     """
     position = zero_unless(u >= 0.0, u, xp) * num_bins - 0.5
-    low = clip(xp.floor(still(position, xp)), 0.0, num_bins - 1.0, xp)
+    low = clip(floor(still(position, xp), xp), 0.0, num_bins - 1.0, xp)
     share = count * clip(position - low, 0.0, 1.0, xp)
     high = at_most(low + 1.0, num_bins - 1.0, xp)
     counts = sum_by_cell(count - share, low, num_bins, xp)
@@ -105,7 +107,7 @@ def quantile(u: Any, count: Any | None, q: float, xp: Any) -> Any:
     upto = xp.cumsum(count, axis=-1)
     total = upto[:, -1:]
     position = at_least(q * (total - 1.0), 0.0, xp)
-    rank = xp.floor(position)
+    rank = floor(position, xp)
 
     def at(rank: Any) -> Any:
         # Half a sample of slack absorbs the rounding of fractional counts.
@@ -148,7 +150,7 @@ def soft_cdf(at: Any, counts: Any, smoothing: float, xp: Any) -> Any:
     # Caps −ln(1 − Ĝ) at ln(n + 1), finite-sample AURC's top weight. Where sharp steps
     # underflow, TINY keeps −ln(1 − Ĝ)/Ĝ at its limit 1.
     cap = at_most(n / (n + 1.0), _LARGEST_BELOW_1, xp)
-    return xp.minimum(at_least(cdf, TINY, xp), cap)
+    return smaller(at_least(cdf, TINY, xp), cap, xp)
 
 
 def _sigmoid(x: Any, xp: Any) -> Any:
@@ -226,9 +228,10 @@ def au_weights(
         every = replicas.gather(weight)
         scale = count_scale(every, xp)
         every_count = every * scale
-    if threshold is None:
+    if level is not None:
         tau = quantile(every_u, every_count, level, xp)
     else:
+        assert threshold is not None
         tau = xp.zeros_like(u[..., :1]) + (threshold - lo) / (hi - lo)
     if through == "score":
         counts = histogram(every_u, every_count, num_bins, xp)

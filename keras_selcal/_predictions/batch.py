@@ -13,6 +13,7 @@ from keras_selcal._backend.ops import mask_of
 from keras_selcal._formulas.functions import (
     finite_log_p,
     first_largest,
+    floor,
     normalizer,
     safe_log,
     take_class,
@@ -180,7 +181,8 @@ class Batch:
     def log_p(self) -> Tensor:
         """Log-probabilities (n, k)."""
         if self.from_logits:
-            return finite_log_p(*self._normalizer, ops)
+            d, total = self._normalizer
+            return finite_log_p(d, total, ops)
         return safe_log(self.y_pred, ops)
 
     @cached_property
@@ -209,7 +211,7 @@ class Batch:
         """Whether labels that are class indices are in 0 … k − 1, (n, 1)."""
         y = self.labels
         is_class = (y >= 0) & (y < self.num_classes)
-        return is_class if self.whole else is_class & (ops.floor(y) == y)
+        return is_class if self.whole else is_class & (floor(y, ops) == y)
 
     @cached_property
     def _class(self) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_selcal._arrays import row_blocks, to_numbers
-from keras_selcal._formulas.functions import at_least, cast, first_largest
+from keras_selcal._formulas.functions import at_least, cast, first_largest, floor
 from keras_selcal._predictions.outputs import two_columns
 from keras_selcal._validation import (
     SUM_TOLERANCE,
@@ -126,7 +126,7 @@ def uniforms(log_p: Any, direction: Any, xp: Any) -> Any:
     turns = _TURNS * xp.sum(
         at_least(log_p, _LEAST_LOG_P, xp) * direction, axis=-1, keepdims=True
     )
-    return turns - xp.floor(turns)
+    return turns - floor(turns, xp)
 
 
 def conformal_scores(

@@ -7,6 +7,7 @@ import numpy as np
 
 from keras_selcal._formulas.functions import (
     TINY,
+    at_most,
     cast,
     constant,
     first_largest,
@@ -113,7 +114,7 @@ def _neg_entropy_log_odds(z: Any, xp: Any) -> Any:
     rest = total * quotient + xp.sum(shares * distance, axis=-1)
     log_entropy = second - minus_log_p1 + xp.log(rest)
     log_share = log_entropy - math.log(math.log(z.shape[-1]))
-    u = -xp.expm1(xp.minimum(log_share, xp.zeros_like(log_share)))
+    u = -xp.expm1(at_most(log_share, 0.0, xp))
     return safe_log(u, xp) - log_share
 
 
@@ -126,8 +127,7 @@ def _log_rest(log_p: Any, xp: Any) -> Any:
     _, others = _split(log_p, xp)
     rest = log_sum_exp(others, xp)[..., None]
     # p ≤ ½ for every other class, whatever the rounding.
-    at_most_half = xp.minimum(others, constant(-0.69, others, xp))
-    of_others = xp.log1p(-xp.exp(at_most_half))
+    of_others = xp.log1p(-xp.exp(at_most(others, -0.69, xp)))
     return xp.where(others < _STRUCK_OUT / 2, rest, of_others)
 
 

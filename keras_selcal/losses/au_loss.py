@@ -101,9 +101,8 @@ class AULoss(ReweightedLoss):
             sample (see `ReweightedLoss`).
         synchronized: whether replicas of `tf.distribute` or `torch.distributed` rank
             their samples together, or each its own share of the batch. With JAX,
-            `keras.distribution` always ranks the global batch. The difference, measured
-            in `docs/devices.md`, is 4 % (CIFAR-10) or 13 % (CIFAR-100) of the
-            gradient with 16 samples on each replica.
+            `keras.distribution` always ranks the global batch. `docs/devices.md`
+            measures the difference.
         strength: a in [0, 1]; the loss is (1 − a + a w) ℓ, w the weight. With 0 it is
             the base loss.
         from_logits: whether `y_pred` holds logits instead of probabilities.

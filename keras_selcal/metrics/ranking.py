@@ -6,7 +6,13 @@ from keras import ops
 
 from keras_selcal import csf as csfs
 from keras_selcal._arrays import Tensor
-from keras_selcal._formulas.functions import TINY, at_least, at_most, zero_unless
+from keras_selcal._formulas.functions import (
+    TINY,
+    at_least,
+    at_most,
+    floor,
+    zero_unless,
+)
 from keras_selcal._formulas.ranking import ROUNDED, Ranking
 from keras_selcal._predictions.batch import Batch
 from keras_selcal._validation import check_count
@@ -21,7 +27,7 @@ def to_cells(log_odds: Tensor, num_cells: int) -> Tensor:
     """
     position = (squash(log_odds, ops) + 1.0) * (num_cells / 2)
     position = zero_unless(position >= 0, position, ops)
-    return at_most(ops.floor(position), num_cells - 1.0, ops)
+    return at_most(floor(position, ops), num_cells - 1.0, ops)
 
 
 def cells_of(num_cells: int | None, groups: int, least: int = 2) -> int:

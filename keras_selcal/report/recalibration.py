@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import numpy as np
@@ -49,7 +50,9 @@ def recalibrated(report: Evaluation) -> list[Recalibrated]:
     """
     samples = report.samples
     names = ["TemperatureScaling"]
-    if samples.y_pred.size <= _MOST_ENTRIES and np.isfinite(samples.y_pred).all():
+    small = samples.y_pred.size <= _MOST_ENTRIES and np.isfinite(samples.y_pred).all()
+    # SciPy, which fits it, is an extra.
+    if small and find_spec("scipy"):
         names.append("StructuredVectorScaling")
     fitted = [samples, *(cross_fitted(report, name) for name in names)]
     # The columns of a model: gaps in their bins, which a resample adds up, and losses.

@@ -56,13 +56,10 @@ class CalibrationReport(Evaluation):
     Calibration errors are biased upwards because the noise in a bin counts by its size
     and not its sign. A resample adds its own noise, so that the interval of a small
     error lies too high, sometimes above the value, which the table then marks. In
-    simulations of 1000 samples in 15 bins (`benchmarks/report_coverage.py`), 95 %
-    intervals contained an ECE of 0.1 in 96 % of cases, one of 0.03 in 72 %, and one of
-    0 never. In `compare` the bias cancels only as far as both models share it. `nll`
-    and `brier` are means and have no bias.
+    `compare` the bias cancels only as far as both models share it. `nll` and `brier`
+    are means and have no bias.
 
-    The cost grows with bootstrap·n (`benchmarks/report.py`). Memory: n·k float64
-    numbers.
+    The cost grows with bootstrap·n. Memory: n·k float64 numbers.
 
     For one sigmoid unit and for two classes, `ece` is the error of the predicted class
     (top-label) and `positive_ece` that of class 1. With `multi_label=True`, each label

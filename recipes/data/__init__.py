@@ -3,7 +3,7 @@
 import os
 
 from keras_selcal._validation import refuse
-from recipes.data import cifar, digits, folder, tiny_imagenet
+from recipes.data import cifar, digits, folder, own, tiny_imagenet
 from recipes.data.base import DataError, Dataset, Preprocessing, Split
 
 __all__ = [
@@ -29,8 +29,8 @@ def load(
     """Returns a data set, with validation images held out of its training images.
 
     Args:
-        name: one of `NAMES`, or `"folder:PATH"` for your own images, in a folder for
-            each class.
+        name: one of `NAMES`; or your own: `"folder:PATH"` with a folder of images for
+            each class, or `"npz:PATH"` or `"text:PATH"`, as `own.load` describes.
         data_dir: path of the data, in one of the forms that `cifar.load` and
             `tiny_imagenet.load` describe. If None, Keras downloads CIFAR.
         seed: seed of the stratified hold-out: a fifth of the training images, at most
@@ -43,8 +43,11 @@ def load(
     if kind == "folder" and path:
         size = image_size or folder.IMAGE_SIZE
         dataset = folder.load(path, seed=seed, image_size=size)
+    elif kind in ("npz", "text") and path:
+        dataset = own.load(kind, path, seed=seed)
     elif name not in NAMES:
-        refuse("dataset", name, f"one of {', '.join(NAMES)} or folder:PATH")
+        allowed = f"{', '.join(NAMES)}, folder:PATH, npz:PATH, text:PATH"
+        refuse("dataset", name, f"one of {allowed}")
     elif name == "digits":
         dataset = digits.load(seed=seed, label_noise=label_noise)
     elif name == "tiny-imagenet":

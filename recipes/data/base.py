@@ -17,7 +17,11 @@ class DataError(ValueError):
 
 @dataclass(frozen=True)
 class Split:
-    """Images (n, h, w, c) of type uint8, and class indices (n,) of type int32."""
+    """Samples and class indices (n,) of type int32.
+
+    Samples are images (n, h, w, c), of type uint8 unless they are your own, or features
+    (n, d).
+    """
 
     x: np.ndarray
     y: np.ndarray
@@ -64,7 +68,8 @@ class Preprocessing:
 
     Args:
         image_size: (height, width) of the model's input. Images of another size are
-            resized by bilinear interpolation.
+            resized by bilinear interpolation. None for features, and for images that
+            are not resized.
         mean: mean of each channel, of images divided by `scale`.
         std: standard deviation of each channel, of images divided by `scale`.
         scale: the largest pixel value.
@@ -74,7 +79,7 @@ class Preprocessing:
         padding: black pixels on each side before a random crop.
     """
 
-    image_size: tuple[int, int]
+    image_size: tuple[int, int] | None
     mean: tuple[float, ...]
     std: tuple[float, ...]
     scale: float = 255.0
@@ -84,7 +89,8 @@ class Preprocessing:
     def __post_init__(self) -> None:
         check_choice("augmentation", self.augmentation, AUGMENTATIONS)
         for field in ("image_size", "mean", "std"):  # JSON has no tuples
-            object.__setattr__(self, field, tuple(getattr(self, field)))
+            if getattr(self, field) is not None:
+                object.__setattr__(self, field, tuple(getattr(self, field)))
 
 
 @dataclass(frozen=True)
@@ -104,15 +110,32 @@ class Dataset:
         return len(self.class_names)
 
     @property
-    def input_shape(self) -> tuple[int, int, int]:
-        """Shape of a model's input: (height, width, channels)."""
-        return (*self.preprocessing.image_size, self.train.x.shape[-1])
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of a model's input: (height, width, channels), or (features,)."""
+        size = self.preprocessing.image_size
+        shape = self.train.x.shape[1:]
+        return shape if size is None else (*size, shape[-1])
+
+    def split_again(self, seed: int) -> "Dataset":
+        """Returns the data with other validation samples, drawn by a seed."""
+        parts = (self.train, self.val)
+        whole = Split(
+            np.concatenate([part.x for part in parts]),
+            np.concatenate([part.y for part in parts]),
+        )
+        train, val = whole.hold_out(seed, len(self.val))
+        return dataclasses.replace(self, train=train, val=val)
 
     def resized(self, image_size: int) -> "Dataset":
         """Returns the same images for a model with larger inputs.
 
         They are resized batch by batch; training images are flipped but not cropped.
         """
+        if self.train.x.ndim != 4 or self.train.x.dtype != np.uint8:
+            raise DataError(
+                "`image_size` is for images of type uint8. Received: samples of type "
+                f"{self.train.x.dtype} and shape {self.train.x.shape[1:]}"
+            )
         preprocessing = dataclasses.replace(
             self.preprocessing,
             image_size=(image_size, image_size),

@@ -1,57 +1,56 @@
-"""Your own data for `python -m recipes compare`: images, numbers or texts."""
+"""Your own data: arrays of images or numbers, or texts."""
 
 import zipfile
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from keras_selcal._validation import refuse
-from recipes import data
 from recipes.data import text
-from recipes.data.base import DataError, Split
+from recipes.data.base import DataError, Dataset, Preprocessing, Split
 
 # Squares of larger numbers are not finite in float32.
 _MOST = 1e18
-_FORMS = "folder:PATH, npz:PATH, text:PATH"
 
 
-class Data(NamedTuple):
-    """Samples to train and validate on, samples to test on, and names of classes."""
-
-    train: Split
-    test: Split
-    class_names: tuple[str, ...]
-
-
-def load(dataset: str, data_dir: str | None = None) -> Data:
-    """Returns the data that a user names.
+def load(kind: str, path: str, *, seed: int = 0) -> Dataset:
+    """Returns the data of a file.
 
     If there is no test data, a fifth, at most 5,000 samples, is held out by class,
-    which is the same for all seeds.
+    which is the same for all seeds. Inputs are standardised by the training data:
+    images by channel, other numbers by feature.
 
     Args:
-        dataset: `"folder:PATH"` with a folder of images for each class, `"npz:PATH"`
-            with arrays x and y, or x_train, y_train, x_test and y_test; `"text:PATH"`
-            with the columns text and label in CSV; or one of `data.NAMES`.
-        data_dir: path of a data set in `data.NAMES`.
+        kind: `"npz"` for arrays x and y, or x_train, y_train, x_test and y_test; or
+            `"text"` for a CSV file with the columns text and label.
+        path: the file.
+        seed: seed of the validation samples.
     """
-    kind, _, path = dataset.partition(":")
-    if kind == "npz" and path:
-        return _npz(path)
-    if kind == "text" and path:
+    if kind == "npz":
+        train, test, names = _npz(path)
+    else:
         texts, labels = zip(*text.read_csv(path), strict=True)
-        return _named(path, [(text.embed(texts), np.array(labels))])
-    if dataset not in data.NAMES and not (kind == "folder" and path):
-        refuse("dataset", dataset, f"{_FORMS} or one of {', '.join(data.NAMES)}")
-    found = data.load(dataset, data_dir)
-    parts = (found.train, found.val)
-    x = np.concatenate([part.x for part in parts])
-    y = np.concatenate([part.y for part in parts])
-    return Data(Split(x, y), found.test, found.class_names)
+        train, test, names = _named(path, [(text.embed(texts), np.array(labels))])
+    axes = tuple(range(train.x.ndim - 1))
+    # In float64, as an image file has more pixels than float32 can count.
+    mean, std = train.x.mean(axes, "float64"), train.x.std(axes, "float64")
+    preprocessing = Preprocessing(
+        train.x.shape[1:3] if train.x.ndim == 4 else None,
+        tuple(mean.tolist()),
+        # A feature without variation is not scaled.
+        tuple(np.where(std > 0, std, 1.0).tolist()),
+        scale=1.0,
+    )
+    try:
+        train, val = train.hold_out(seed)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+    return Dataset(f"{kind}:{path}", train, val, test, names, preprocessing)
 
 
-def _npz(path: str) -> Data:
+_Parts = tuple[Split, Split, tuple[str, ...]]
+
+
+def _npz(path: str) -> _Parts:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = dict(file)
@@ -83,7 +82,7 @@ def _checked(path: str, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.nd
     return x[..., None] if x.ndim == 3 else x, y
 
 
-def _named(path: str, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Data:
+def _named(path: str, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> _Parts:
     """Returns data with class indices instead of names; labels may be any numbers."""
     shapes = {x.shape[1:] for x, _ in pairs}
     if len(shapes) > 1:
@@ -98,22 +97,9 @@ def _named(path: str, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Data:
         Split(x, np.searchsorted(names, y).astype("int32")) for x, y in pairs
     )
     if not test:
-        train, held = train.hold_out(0)
+        try:
+            train, held = train.hold_out(0)
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from error
         test = [held]
-    return Data(train, test[0], tuple(map(str, names)))
-
-
-def scaled(found: Data, model: str) -> Data:
-    """Returns inputs from 0 to 255 for `"cnn"`, else standardised ones."""
-    x = found.train.x.astype("float32")
-    axes = tuple(range(x.ndim - 1))
-    offset, scale = x.mean(axes), x.std(axes)
-    if model == "cnn":
-        offset, scale = x.min(), (x.max() - x.min()) / 255
-    scale = np.where(scale > 0, scale, 1)
-
-    def of(part: Split) -> Split:
-        x = ((part.x - offset) / scale).astype("float32")
-        return Split(x.reshape(len(x), -1) if model == "mlp" else x, part.y)
-
-    return Data(of(found.train), of(found.test), found.class_names)
+    return train, test[0], tuple(map(str, names))

@@ -1,4 +1,4 @@
-"""Batches of normalised images, augmented for training."""
+"""Batches of normalised samples; images are augmented for training."""
 
 import math
 import threading
@@ -69,7 +69,8 @@ class Batches(keras.utils.PyDataset):
         self.training = training
         self.seed = seed
         # One factor for each value of a row: NumPy is slow along an axis of length 3.
-        width = preprocessing.image_size[1]
+        size = preprocessing.image_size
+        width = 1 if split.x.ndim == 2 else size[1] if size else split.x.shape[2]
         mean, std = (
             np.tile(preprocessing.mean, width),
             np.tile(preprocessing.std, width),
@@ -145,10 +146,13 @@ class Batches(keras.utils.PyDataset):
         return self._inputs(images), self.split.y[chosen]
 
     def _inputs(self, images: np.ndarray) -> np.ndarray:
-        """Returns resized and normalised images, float32."""
-        if images.shape[1:3] != self.preprocessing.image_size:
-            images = resize(images, self.preprocessing.image_size)
-        rows = images.reshape(*images.shape[:2], -1).astype("float32")
+        """Returns normalised samples, float32; images are resized."""
+        size = self.preprocessing.image_size
+        if size is not None and images.shape[1:3] != size:
+            images = resize(images, size)
+        rows = images.astype("float32")
+        if images.ndim == 4:
+            rows = rows.reshape(*images.shape[:2], -1)
         rows *= self._factor
         rows += self._offset
         return rows.reshape(images.shape)
@@ -161,7 +165,7 @@ def augment(
     images: np.ndarray, preprocessing: Preprocessing, rng: np.random.Generator
 ) -> np.ndarray:
     """Returns the images, each cropped and flipped at random."""
-    if preprocessing.augmentation == "none":
+    if preprocessing.augmentation == "none" or images.ndim != 4:
         return images
     n, height, width, channels = images.shape
     rows, columns = np.arange(height), np.arange(width)

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 from keras_selcal._validation import check_choice, check_count, refuse
 from recipes.models.pretrained import load_pretrained
 
-__all__ = ["NAMES", "STAND_INS", "build", "load_pretrained"]
+__all__ = ["NAMES", "STAND_INS", "build", "check_stand_in", "load_pretrained"]
 
-Shape = tuple[int, int, int]
+Shape = tuple[int, ...]
 
 
 class _Builder(NamedTuple):
@@ -38,7 +38,7 @@ def _large(make: str, **options: Any) -> _Builder:
 _MODELS = {
     "resnet50": _small("resnet:bottleneck_resnet"),
     "resnet110": _small("resnet:bottleneck_resnet", blocks=(3, 4, 26, 3)),
-    "wrn28_10": _small("preresnet:preresnet", blocks=4, widen=10),
+    "wrn28_10": _small("preresnet:wide_resnet"),
     "preresnet56": _small("preresnet:preresnet", blocks=9, bottleneck=True),
     "vit_small": _large("vit:vit"),
     "swin_tiny": _large("swin:swin"),
@@ -47,6 +47,7 @@ _MODELS = {
     "resnet56": _small("resnet:cifar_resnet", depth=56),
     "resnet110_basic": _small("resnet:cifar_resnet", depth=110),
     "preresnet56_basic": _small("preresnet:preresnet", blocks=9),
+    "wrn28_10_original": _small("preresnet:preresnet", blocks=4, widen=10),
     "keras_cv_resnet50": _large("backbones:keras_cv_resnet", version=1),
     "keras_cv_resnet50_v2": _large("backbones:keras_cv_resnet", version=2),
     "keras_hub_vit_small": _large("backbones:keras_hub_vit", kind="vit"),
@@ -55,6 +56,8 @@ _MODELS = {
     "cnn": _Builder("small:cnn", (8, 8, 1), {"filters": (32, 64)}),
     "cnn4": _small("small:cnn", filters=(32, 64, 128, 256)),
     "cnn4_narrow": _small("small:cnn", filters=(16, 32, 64, 128)),
+    "cnn_strided": _small("small:cnn_strided"),
+    "mlp": _Builder("small:mlp", (64,), {}),
 }
 
 NAMES = tuple(_MODELS)
@@ -71,6 +74,11 @@ STAND_INS: dict[str, dict[str, Any]] = {
 }
 
 
+def check_stand_in(name: str) -> dict[str, Any]:
+    """Returns the sizes of a stand-in; refuses a network that has none."""
+    return STAND_INS[check_choice("model", name, tuple(STAND_INS))]
+
+
 def build(
     name: str,
     num_classes: int,
@@ -78,8 +86,11 @@ def build(
     *,
     preset: str | None = None,
     stand_in: bool = False,
+    dropout: float = 0.0,
 ) -> Any:
     """Builds a network that maps normalised images, channels last, to logits.
+
+    `"mlp"` takes inputs of any shape.
 
     Args:
         name: one of `NAMES`.
@@ -89,6 +100,7 @@ def build(
         preset: for `"keras_cv_*"` and `"keras_hub_*"`: a preset of those libraries to
             take weights from, by name or folder.
         stand_in: whether to build the small network of `STAND_INS` instead.
+        dropout: rate of dropout before the last layer.
 
     Returns:
         A `keras.Model` with logits in float32, and with random weights except for
@@ -103,11 +115,18 @@ def build(
     num_classes = check_count("num_classes", num_classes)
     if input_shape is None:
         input_shape = model.input_shape
-    if len(input_shape) != 3:
-        refuse("input_shape", input_shape, "(height, width, channels)")
-    height, width, channels = (check_count("input_shape", n) for n in input_shape)
+    if len(input_shape) != 3 and name != "mlp":
+        refuse("model", name, f"mlp for inputs of shape {tuple(input_shape)}")
+    shape = tuple(check_count("input_shape", n) for n in input_shape)
     chosen = {**model.options, **({} if preset is None else {"preset": preset})}
     if stand_in:
-        chosen |= STAND_INS[check_choice("name", name, tuple(STAND_INS))]
+        chosen |= check_stand_in(name)
     make = pkgutil.resolve_name(f"recipes.models.{model.make}")
-    return make(num_classes, (height, width, channels), **chosen)
+    network = make(num_classes, shape, **chosen)
+    if not dropout:
+        return network
+    import keras  # takes seconds, which `list` does not need to spend
+
+    head = network.layers[-1]
+    dropped = keras.layers.Dropout(dropout)(head.input)
+    return keras.Model(network.inputs, head(dropped))

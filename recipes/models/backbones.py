@@ -8,7 +8,7 @@ import importlib
 from typing import Any
 
 import keras
-from keras import layers
+from keras import layers, ops
 
 from recipes.models._layers import logits
 
@@ -28,7 +28,11 @@ def keras_cv_resnet(
 ) -> keras.Model:
     """ResNet-50 of KerasCV, whose 7 × 7 stem has stride 2 and is followed by pooling.
 
-    The model consists of Keras's own layers: a saved one loads without KerasCV.
+    The model consists of Keras's own layers: a saved one loads without KerasCV. Its
+    batch normalisation averages over 10 steps instead of KerasCV's 100, and with random
+    weights every residual branch starts at 0 (Goyal et al.). Otherwise a short training
+    is evaluated with statistics that belong to no network: sixteen branches multiply
+    the error, and after five steps the logits are infinite.
 
     Args:
         num_classes: the number of logits.
@@ -45,10 +49,20 @@ def keras_cv_resnet(
       Recognition](https://arxiv.org/abs/1512.03385)
     - He et al., [Identity Mappings in Deep Residual
       Networks](https://arxiv.org/abs/1603.05027)
+    - Goyal et al., [Accurate, Large Minibatch SGD](https://arxiv.org/abs/1706.02677),
+      section 5.1
     """
     name = "ResNetBackbone" if version == 1 else "ResNetV2Backbone"
     options = {"include_rescaling": False, "input_shape": input_shape}
     features = _backbone("keras_cv", name, preset, _RESNET50, options)
+    # The last layer of a branch scales it: a normalisation, in version 2 a convolution.
+    last, scale = ("_3_bn", "gamma") if version == 1 else ("_3_conv", "kernel")
+    for layer in features.layers:
+        if isinstance(layer, layers.BatchNormalization):
+            layer.momentum = 0.9
+        if preset is None and layer.name.endswith(last):
+            weight = getattr(layer, scale)
+            weight.assign(ops.zeros_like(weight))
     x = layers.GlobalAveragePooling2D()(features.output)
     return keras.Model(features.inputs, logits(x, num_classes))
 
@@ -111,4 +125,10 @@ def _backbone(
         ) from error
     if preset is None:
         return kind(**sizes, **options)
-    return kind.from_preset(preset, **options)
+    try:
+        return kind.from_preset(preset, **options)
+    except Exception as error:  # of the library, of its downloader or of the network
+        raise ValueError(
+            f"`preset` must be a folder, or the name of a preset of {extra} that is on "
+            f"this machine or can be downloaded. Received: preset={preset!r}"
+        ) from error

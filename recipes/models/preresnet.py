@@ -32,15 +32,8 @@ def preresnet(
     | PreResNet-56 of He et al.   | 9 basic       |     0.86 M |
     | WRN-28-10, without dropout  | 4 basic       |    36.48 M |
 
-    WRN-28-10 is that of Zagoruyko and Komodakis, whom the paper cites. The released one
-    differs, as far as is known: the public code's `models/utils.py` imports
-    `WideResNet28x10` from a file that was not available for comparison. The class has
-    that name in the PyTorch code of SWA-Gaussian (`swag/models/wide_resnet.py`), whose
-    names for other networks the public code also has. There, convolutions have biases
-    (36.49 M parameters) and Xavier's initial weights, the stride is in a block's second
-    convolution, every shortcut starts before the activation, there is no dropout, and
-    the last normalisation has PyTorch's momentum 0.9, which forgets 9/10 of its
-    statistics in each step.
+    WRN-28-10 is that of Zagoruyko and Komodakis, whom the paper cites. The one of the
+    public code is `wide_resnet`.
 
     Args:
         num_classes: the number of logits.
@@ -69,6 +62,71 @@ def preresnet(
     x = batch_norm_relu(x, "bn")
     x = layers.GlobalAveragePooling2D()(x)
     return keras.Model(inputs, logits(x, num_classes))
+
+
+def wide_resnet(
+    num_classes: int,
+    input_shape: tuple[int, int, int],
+    *,
+    blocks: int = 4,
+    widen: int = 10,
+    width: int = 16,
+) -> keras.Model:
+    """The Wide ResNet of the paper's public code, without dropout.
+
+    It differs from that of Zagoruyko and Komodakis: convolutions have biases, the
+    stride is in a block's second convolution, every shortcut starts before the
+    activation, and the last normalisation has PyTorch's momentum of 0.9, which forgets
+    9/10 of its statistics in each step. Initial weights are PyTorch's defaults. For 10
+    classes, 4 blocks in a stage and `widen` of 10, WRN-28-10, it has 36.49 M
+    parameters.
+
+    Args:
+        num_classes: the number of logits.
+        input_shape: (height, width, channels).
+        blocks: the number of blocks in each stage.
+        widen: the factor of the filters.
+        width: the number of filters in the stem.
+
+    Returns:
+        A `keras.Model` from images to logits.
+
+    References:
+    - https://github.com/han678/CalibWeightedRisk, `models/wrn.py` of commit 060ea74
+    """
+    inputs = keras.Input(input_shape)
+    x = _biased(inputs, width, 3, "conv1")
+    for stage in range(3):
+        filters = width * widen * 2**stage
+        for block in range(blocks):
+            name = f"layer{stage + 1}_{block}"
+            stride = 2 if stage and not block else 1
+            shortcut = x
+            if stride > 1 or x.shape[-1] != filters:
+                shortcut = _biased(x, filters, 1, f"{name}_shortcut_0", stride)
+            x = _biased(batch_norm_relu(x, f"{name}_bn1"), filters, 3, f"{name}_conv1")
+            x = batch_norm_relu(x, f"{name}_bn2")
+            x = _biased(x, filters, 3, f"{name}_conv2", stride)
+            x = layers.Add()([x, shortcut])
+    x = layers.BatchNormalization(momentum=0.1, epsilon=1e-5, name="bn1")(x)
+    x = layers.GlobalAveragePooling2D()(layers.ReLU()(x))
+    return keras.Model(inputs, logits(x, num_classes))
+
+
+def _biased(x: Tensor, filters: int, size: int, name: str, stride: int = 1) -> Tensor:
+    """Applies a convolution with a bias and PyTorch's initial weights."""
+    limit = (x.shape[-1] * size**2) ** -0.5
+    if size > 1:
+        # Keras's "same" pads images of even size at the bottom and right only.
+        x = layers.ZeroPadding2D(size // 2)(x)
+    return layers.Conv2D(
+        filters,
+        size,
+        strides=stride,
+        kernel_initializer=keras.initializers.RandomUniform(-limit, limit),
+        bias_initializer=keras.initializers.RandomUniform(-limit, limit),
+        name=name,
+    )(x)
 
 
 def _basic(x: Tensor, filters: int, stage: int, block: int, name: str) -> Tensor:

@@ -77,3 +77,4 @@ def pictures(
     yield from search_figures.of_searches(searches, "gammaselection", notes)
     yield training_figures.smoothing(example)
     yield from search_figures.of_searches(searches, "nuselection", notes)
+    yield training_figures.gradient_by_nu(example)

@@ -5,13 +5,13 @@ import warnings
 from keras_selcal import (
     AULoss,
     AURCLoss,
-    DualFocalLoss,
     FocalLoss,
     InverseFocalLoss,
 )
 from keras_selcal.plots import canvas
 from recipes.paper import loss_plots
 from recipes.paper.picture import Picture, axes
+from recipes.paper.released import VARIANTS, DualFocalVariant
 
 # With so many classes the confidence of a sample is p, except for the smallest p.
 _MANY = 1000
@@ -75,10 +75,7 @@ def gradient_comparison() -> Picture:
 def dual_focal() -> Picture:
     """fig:randomdataDFL: dual focal loss where a sample is misclassified."""
     gamma, k, rival = 2, 3, 0.7
-    drawn = {
-        f'"{variant}"': DualFocalLoss(gamma, variant=variant)
-        for variant in ("intended", "discarded", "released")
-    }
+    drawn = {f'"{variant}"': DualFocalVariant(gamma, variant) for variant in VARIANTS}
     ((left, right),) = axes(1, 2)
     drawn_by = (left, loss_plots.loss_weights), (right, loss_plots.loss_gradients)
     for ax, draw in drawn_by:
@@ -93,7 +90,7 @@ def dual_focal() -> Picture:
         f"fig:randomdataDFL. Weight and gradient of dual focal loss (γ = {gamma}) "
         f"against p of the true class, one of {k}. A second class has {rival:g} of the "
         "remaining probability; the sample is misclassified where the figure is "
-        'shaded. Of the three variants of `DualFocalLoss`, "intended" is the formula, '
+        'shaded. Of the three variants, "intended" is the formula, '
         '"discarded" is how the paper describes the authors\' code, and "released" is '
         "what that code computes: it weights by the largest probability below p, which "
         "here belongs to the third class as long as p is between the other two. "

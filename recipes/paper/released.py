@@ -2,7 +2,9 @@
 
 They differ from the paper's formulas. The code is evidence of what the paper leaves
 open, not proof of what made its tables: its history has several versions, of AURC in
-particular. This module was written after reading it, and copies none of it.
+particular. This module was written after reading it, and copies none of it:
+https://github.com/han678/CalibWeightedRisk, commit b324335, whose AU and AURC date from
+e429a75.
 
 | loss     | paper                            | public code                            |
 |----------|----------------------------------|----------------------------------------|
@@ -11,7 +13,8 @@ particular. This module was written after reading it, and copies none of it.
 |          | Ĝ from the batch                 | Ĝ from all batches of the epoch so far |
 |          | τ is a constant                  | gradients pass through β and τ         |
 |          | negative entropy, scaled to Ĝ    | sign error: every score is 1           |
-| AURC     | (1/n) Σ α ℓ                      | 0.7 · mean ℓ + 0.3 · mean α ℓ          |
+| AURC     | (1/n) Σ α ℓ                      | the same; before 2025-10 mixed with ℓ  |
+|          | score of softmax(z)              | score of softmax(softmax(z))           |
 | KDE-XE   | XE + λ · CE_KDE                  | the same value; CE_KDE has no gradient |
 
 `python -m recipes claims released` compares them.
@@ -21,10 +24,9 @@ from typing import Any
 
 import keras
 from keras import ops
-from keras_selcal.callbacks.loss_schedule import release, track
 
-from keras_selcal import AURCLoss, KDECrossentropy
-from keras_selcal._backend.ops import Tensor, top_two
+from keras_selcal import AURCLoss, DualFocalLoss, KDECrossentropy, csf
+from keras_selcal._arrays import Tensor
 from keras_selcal._validation import check_choice
 from keras_selcal.losses import Batch, ReweightedLoss
 from keras_selcal.losses.base import crossentropy
@@ -41,8 +43,7 @@ def twice_msp(probabilities: Tensor) -> Tensor:
 
 
 def _twice_margin(probabilities: Tensor) -> Tensor:
-    first, second = top_two(ops.softmax(probabilities, axis=-1))
-    return ops.squeeze(first - second, -1)
+    return csf.margin(ops.softmax(probabilities, axis=-1))
 
 
 def _entropy_with_sign_error(probabilities: Tensor) -> Tensor:
@@ -74,7 +75,7 @@ class ReleasedAULoss(ReweightedLoss):
 
     Args:
         csf: `"msp"`, `"margin"` or `"neg_entropy"`, each with the code's error.
-        coverage: κ, the quantile of the batch's scores that is τ.
+        quantile: κ, the quantile of the batch's scores that is τ.
         smoothing: ν, as the paper prints it.
         **options: the arguments of `ReweightedLoss`.
 
@@ -91,13 +92,14 @@ class ReleasedAULoss(ReweightedLoss):
     def __init__(
         self,
         csf: str = "msp",
-        coverage: float = 0.75,
+        quantile: float = 0.75,
         smoothing: float = 0.1,
         **options: Any,
     ) -> None:
         super().__init__(**options)
+        self.variables: dict[str, Any] = {}
         self.csf = check_choice("csf", csf, tuple(_SCORES))
-        self.coverage, self.smoothing = coverage, smoothing
+        self.quantile, self.smoothing = quantile, smoothing
 
     def weights(self, batch: Batch) -> Tensor:
         """Returns β, (n,)."""
@@ -117,11 +119,11 @@ class ReleasedAULoss(ReweightedLoss):
                 ops.sum(h * steps, -1) / ops.sum(h), 1 / (n + 1), n / (n + 1)
             )
 
-        tau = ops.reshape(ops.quantile(s, self.coverage), (1,))
+        tau = ops.reshape(ops.quantile(s, self.quantile), (1,))
         return -ops.log(1 - ops.where(s >= tau, cdf(tau), cdf(s)))
 
     def get_config(self) -> dict[str, Any]:
-        mine = {name: getattr(self, name) for name in ("csf", "coverage", "smoothing")}
+        mine = {name: getattr(self, name) for name in ("csf", "quantile", "smoothing")}
         return {**super().get_config(), **mine}
 
 
@@ -132,13 +134,22 @@ class ReleasedScores(keras.callbacks.Callback):
         super().set_model(model)
         self._counts = _Counts()
         model.loss.variables[_HISTORY] = self._counts.counts
-        track(model, {_HISTORY: self._counts})
+        # Keras locks a subclassed model once it is built, because layers that are added
+        # later would not be trained, and unlocks it itself to add state.
+        locked = model._tracker.locked
+        model._tracker.unlock()
+        model.released_scores = self._counts
+        model._tracker.locked = locked
+        model.train_function = model.test_function = None
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._counts.counts.assign(ops.zeros((_BINS,)))
 
     def on_train_end(self, logs: Any = None) -> None:
-        release(self.model, self.model.loss, [_HISTORY])
+        self.model._tracker.untrack(self._counts)
+        del self.model.released_scores
+        self.model.loss.variables.pop(_HISTORY)
+        self.model.train_function = self.model.test_function = None
 
 
 class _Counts(keras.metrics.Metric):
@@ -160,17 +171,20 @@ class _Counts(keras.metrics.Metric):
 
 @_serializable
 class ReleasedAURCLoss(AURCLoss):
-    """The AURC loss of the public code: a part of it, beside cross-entropy.
+    """The AURC loss of the public code, ranked by the score of softmax(softmax(z)).
 
-    The code mixes (1 − a) ℓ + a α ℓ, and drops the a = 1 of its configurations for the
-    default of 0.3.
+    Since commit e429a75 (2025-10-07) the code computes α ℓ. Until commit 85bd2e5 it
+    computed (1 − a) ℓ + a α ℓ, with a = 0.9 for CIFAR-10; 0.5 (ResNet-50), 0.9
+    (ResNet-110), 0.2 (WRN) and 0.8 (PreResNet-56) for CIFAR-100; and 0.8 (ViT-Small)
+    and 0.9 (Swin-Tiny) for Tiny-ImageNet. There α also has a gradient through soft
+    ranks by default, which is left out here.
 
     Args:
         strength: a.
         **options: the arguments of `AURCLoss`, except for `csf`.
     """
 
-    def __init__(self, strength: float = 0.3, **options: Any) -> None:
+    def __init__(self, strength: float = 1.0, **options: Any) -> None:
         options.pop("csf", None)
         super().__init__(twice_msp, strength=strength, **options)
 
@@ -186,3 +200,54 @@ class ReleasedKDECrossentropy(KDECrossentropy):
     def sample_losses(self, batch: Batch) -> Tensor:
         xe = batch.expectation(crossentropy(batch))
         return xe + ops.stop_gradient(super().sample_losses(batch) - xe)
+
+
+VARIANTS = ("intended", "discarded", "released")
+
+
+@_serializable
+class DualFocalVariant(DualFocalLoss):
+    """Dual focal loss, −(1 − p_y + p_j)^γ ln p_y, with one of three rivals p_j.
+
+    - `"intended"`: the largest other probability, as the formula is meant (Eq. dfl).
+    - `"discarded"`: the same, but 0 where p_y < p_j: the paper's account of the
+      authors' code.
+    - `"released"`: the largest probability strictly below p_y, 0 if there is none: what
+      that code computes, with which the published models were trained.
+
+    Args:
+        gamma: γ ≥ 0.
+        variant: `"intended"`, `"discarded"` or `"released"`.
+        **options: the arguments of `ReweightedLoss`; labels are class indices.
+
+    Example:
+    >>> import numpy as np
+    >>> p = np.array([[0.3, 0.6, 0.1]], "float32")
+    >>> loss = DualFocalVariant(gamma=2, variant="released")
+    >>> round(float(loss(np.array([0]), p)), 4)  # (1 − 0.3 + 0.1)² · −ln 0.3
+    0.7705
+    """
+
+    def __init__(
+        self, gamma: float = 5.0, variant: str = "released", **options: Any
+    ) -> None:
+        super().__init__(gamma, **options)
+        self.variant = check_choice("variant", variant, VARIANTS)
+
+    def weights(self, batch: Batch) -> Tensor:
+        """Returns (1 − p_y + p_j)^γ."""
+        if self.variant == "intended":
+            return super().weights(batch)
+        z = batch.y_pred
+        own = ops.take_along_axis(z, ops.cast(batch.labels, "int32"), axis=-1)
+        first = ops.amax(z, axis=-1, keepdims=True)
+        if self.variant == "released":
+            eligible, none = z < own, own <= ops.amin(z, axis=-1, keepdims=True)
+        else:
+            classes = ops.arange(batch.num_classes, dtype=z.dtype)
+            eligible, none = classes != batch.labels, own < first
+        p_j = ops.amax(ops.where(eligible, batch.p, 0.0), axis=-1, keepdims=True)
+        return (batch.one_minus_p_y + ops.where(none, 0.0, p_j)) ** self.gamma
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "variant": self.variant}

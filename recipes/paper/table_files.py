@@ -80,7 +80,8 @@ def write_tables(
     Args:
         runs: finished runs, of any data sets and models.
         folder: where to write; created if it does not exist.
-        fit_on: the split on which calibrators are fitted: `"val"` or `"train"`.
+        fit_on: where calibrators are fitted: `"val"`, `"train"`, or `"paper"` for T
+            on validation images and Meta-Cal on training images.
         tables: those of `TABLES` to write.
         **selected: `pairs` and `columns`, as in `measured`.
 

@@ -114,7 +114,7 @@ def measured(
 
     Args:
         runs: finished runs.
-        fit_on: the split on which calibrators are fitted.
+        fit_on: name in `posthoc.FIT_ON`: where calibrators are fitted.
         tables: those of `TABLES` that will be written.
         pairs: data sets and models that have rows without runs, too. Defaults to the
             paper's.
@@ -135,8 +135,10 @@ def measured(
     def values(group: Group, loss: str) -> Iterator[posthoc.Values]:
         target = posthoc.ACCURACY.get(group.dataset)
         for run in group.chosen(loss, notes):
+            fitted = {split: run.predictions(split) for split in posthoc.FIT_ON[fit_on]}
+            scaling, meta_cal = (fitted[split] for split in posthoc.FIT_ON[fit_on])
             found, words = posthoc.posthoc_values(
-                run.predictions(fit_on), run.predictions("test"), target, methods
+                *(scaling, run.predictions("test"), target, methods, meta_cal)
             )
             for one in words:
                 said.setdefault(one, []).append(run.name)
@@ -265,20 +267,22 @@ def caption(table: PaperTable, found: Sequence[Measured], fit_on: str) -> str:
     ours = f"ours are means over {count} seed{'s' * (many > 1)}"
     if many > 1:
         ours += ", ± half of their 95 % interval"
-    split = posthoc.FIT_ON[fit_on]
+    scaling, meta_cal = (posthoc.SPLITS[split] for split in posthoc.FIT_ON[fit_on])
     text = (
         "Ours / the paper's, on the test set, × 10²; "
         f"{ours if seeds else 'there are no runs of ours yet'}. "
-        "The best of either is in bold."
+        "The best of either is in bold. AU is trained with constant weights (w = 0), "
+        "which is not the paper's gradient, unless a note says otherwise: "
+        "`reproduce --set loss.weight_gradient=1` trains that."
     )
     if "temperature" in table.digits:
-        text += f" T, in parentheses, minimises the ECE of the {split} set."
+        text += f" T, in parentheses, minimises the ECE of the {scaling} set."
     if "accuracy" in table.digits and "temperature" in table.digits:
         targets = ", ".join(map(str, posthoc.ACCURACY.values()))
         text += (
-            f" Meta-Cal is fitted on the {split} set, with the targets of the paper's "
-            f"sources: miscoverage {posthoc.MISCOVERAGE}; accuracy {targets}, raised "
-            "where the model exceeds it. Rejected samples count as guesses."
+            f" Meta-Cal is fitted on the {meta_cal} set, with the targets of the "
+            f"paper's sources: miscoverage {posthoc.MISCOVERAGE}; accuracy {targets}, "
+            "raised where the model exceeds it. Rejected samples count as guesses."
         )
     return text
 

@@ -7,7 +7,7 @@ import pytest
 import reference
 from backends import JIT_ONE_OFF, TORCH, graded, value_and_gradient
 from keras import ops
-from loss_cases import CASES, CLASSES, data
+from loss_cases import CASES, CLASSES, data, expected_values
 
 from keras_selcal import AULoss, AURCLoss, KDECrossentropy
 
@@ -66,6 +66,44 @@ def test_a_diverged_network_gives_nan(name, rows):
     labels, logits, p = (ops.convert_to_tensor(x) for x in (labels, logits, p))
     assert np.isnan(float(CLASSES[name](from_logits=True)(labels, logits)))
     assert np.isnan(float(CLASSES[name]()(labels, p)))
+
+
+BAD_ROWS = {
+    "logit": lambda z, y, w: z.__setitem__((3, 1), np.nan),
+    "label": lambda z, y, w: y.__setitem__(3, K),
+    "weight": lambda z, y, w: w.__setitem__(3, -1.0),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_ROWS)
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_bad_row_has_a_gradient_of_nan(name, bad):
+    """Otherwise training would go on where the loss is NaN."""
+    logits, labels = data(N, K)
+    weight = np.ones(N, "float32")
+    BAD_ROWS[bad](logits, labels, weight)
+    labels, weight = ops.convert_to_tensor(labels), ops.convert_to_tensor(weight)
+    loss = CLASSES[name](from_logits=True)
+    value, gradient = value_and_gradient(
+        lambda z: loss(labels, z, sample_weight=weight), logits, jit=JIT_ONE_OFF
+    )
+    assert np.isnan(value)
+    assert np.isnan(gradient[3]).any()
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() == "jax", reason="JAX has 64-bit types switched off"
+)
+@pytest.mark.parametrize("case", CASES)
+def test_float64_has_its_digits(case):
+    cls, options, _ = CASES[case]
+    logits, labels = data(N, K)
+    # Keras's own mean divides in float32 on PyTorch.
+    loss = cls(from_logits=True, dtype="float64", reduction="sum", **options)
+    value = loss(labels, ops.convert_to_tensor(logits, dtype="float64"))
+    assert keras.backend.standardize_dtype(value.dtype) == "float64"
+    expected = expected_values(case, logits, labels).sum()
+    assert float(value) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("case", ["au_msp", "au_sharp", "aurc", "aurc_log"])

@@ -64,13 +64,44 @@ def test_probabilities_and_labels_as_distributions(name):
     assert value(metric) == pytest.approx(exact(name, soft, p), abs=2e-4)
 
 
+@pytest.mark.parametrize("from_logits", [True, False])
+def test_margins_of_zero_tie(from_logits):
+    """However probable the two classes at the top are."""
+    top = np.linspace(0.5, 3, BATCH).astype("float32")
+    z = np.zeros((BATCH, K), "float32")
+    z[:, 0] = z[:, 1] = top
+    y = (np.arange(BATCH) % 3 > 0).astype("int32")
+    z, options = (z, {"from_logits": True}) if from_logits else (softmax(z), {})
+    options["csf"] = "margin"
+    assert F.failure_auroc(y, z, **options) == 0.5
+    assert F.aurc(y, z, **options) == pytest.approx(np.mean(y != 0))
+    for metric, expected in ((M.FailureAUROC, 0.5), (M.AURC, np.mean(y != 0))):
+        metric = metric(**options)
+        metric.update_state(y, z)
+        assert value(metric) == pytest.approx(expected, abs=1e-6)
+
+
+def test_scores_of_an_untrained_network_share_cells():
+    """All lie close together: the error is that of their ties in a cell, at most."""
+    rng = np.random.default_rng(0)
+    z = 1e-3 * rng.normal(size=(N, K)).astype("float32")
+    y = rng.integers(0, K, N)
+    metric = feed(M.AURC(from_logits=True), y, z)
+    risk = F.risk_at_coverage(y, z, 1.0, from_logits=True)
+    exact_value = F.aurc(y, z, from_logits=True)
+    low, high = sorted((risk, exact_value))
+    assert low - 0.02 <= value(metric) <= high + 0.02
+    # More cells tell the scores apart.
+    fine = feed(M.AURC(from_logits=True, num_cells=2**20), y, z)
+    assert value(fine) == pytest.approx(exact_value, abs=0.01)
+
+
 @pytest.mark.parametrize("name", ["ece", "aurc"])
 def test_the_split_into_batches_does_not_matter(name):
-    y, z = data(15)
+    y, z = data(BATCH)
     expected = exact(name, y, z, from_logits=True)
-    for size in (1, 7):
-        metric = feed(make(name, from_logits=True), y, z, size=size)
-        assert value(metric) == pytest.approx(expected, abs=1e-6)
+    metric = feed(make(name, from_logits=True), y, z, size=8)
+    assert value(metric) == pytest.approx(expected, abs=1e-6)
 
 
 @settings(max_examples=4, deadline=None, derandomize=True)

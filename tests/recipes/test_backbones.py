@@ -71,3 +71,19 @@ def test_backbones_of_keras_cv_predict_and_are_saved_without_keras_cv(name, tmp_
     assert predict(model, np.zeros((1, 64, 64, 3))).shape == (1, 10)
     model.save(tmp_path / "model.keras")
     assert "keras_cv" not in (tmp_path / "model.keras").read_bytes().decode("latin1")
+
+
+@pytest.mark.parametrize("name", ["keras_cv_resnet50", "keras_hub_vit_small"])
+def test_a_preset_that_cannot_be_had_is_told_in_a_sentence(name, monkeypatch):
+    """Without a network, the downloaders of both libraries raise errors of requests."""
+    package = pytest.importorskip(name[: name.index("_", 6)])
+    kind = "ResNetBackbone" if "cv" in name else "ViTBackbone"
+
+    def offline(*_, **__):
+        raise ConnectionError("HTTPSConnectionPool(host='example', port=443)")
+
+    monkeypatch.setattr(getattr(package.models, kind), "from_preset", offline)
+    with pytest.raises(ValueError, match=r"`preset` must be a folder") as caught:
+        models.build(name, 10, (32, 32, 3), preset="resnet50_imagenet")
+    assert str(caught.value).endswith("Received: preset='resnet50_imagenet'")
+    assert "HTTPS" not in str(caught.value)

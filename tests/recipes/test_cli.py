@@ -53,7 +53,11 @@ sys.exit("{absent}" in sys.modules)
     ("changed", "expected"),
     [
         ({"--model": "resnet49"}, ["'resnet49'", "resnet50", "wrn28_10", "cnn"]),
-        ({"--loss": "focal"}, ["'focal'", "fl53", "au"]),
+        ({"--loss": "mse"}, ["'mse'", "fl53", "au", "module:Name"]),
+        ({"--loss": "nowhere:Loss"}, ["module:Name", "No module named 'nowhere'"]),
+        ({"--snapshots": "first"}, ["`snapshots` must be epochs", "'first'"]),
+        ({"--set": "dropout=1"}, ["`dropout` must be a number in [0, 1)"]),
+        ({"--set": "nesterov=1"}, ["`nesterov` must be true or false", "'1'"]),
         ({"--dataset": "mnist"}, ["'mnist'", "cifar10", "folder:PATH"]),
         ({"--dataset": "folder:nowhere"}, ["nowhere"]),
         ({"--dataset": "tiny-imagenet", "--data-dir": "nowhere"}, ["nowhere"]),
@@ -92,7 +96,7 @@ def test_a_run_from_the_command_line(capsys, tmp_path, monkeypatch):
     assert "Accuracy ↑" in out
     # Each metric is computed once.
     assert sorted(computed) == sorted(METRICS)
-    name = "digits-cnn-au-msp-seed0-epochs2-momentum0.8-subset64"
+    name = "digits-cnn-au-msp-seed0-momentum0.8-epochs2-subset64"
     folder = os.path.join("runs", name)
     assert main(command) == 0
     assert "was finished already" in capsys.readouterr().out
@@ -102,10 +106,6 @@ def test_a_run_from_the_command_line(capsys, tmp_path, monkeypatch):
     with Run(folder).lock():
         assert f"in use by process {os.getpid()}" in refused(capsys, *command)
 
-    assert main(("show", folder)) == 0
-    out = capsys.readouterr().out
-    assert "settings.momentum" in out
-    assert "2 of 2 epochs done, finished" in out
     assert main(("evaluate", "runs", "--markdown", "table.md")) == 0
     assert "Brier" in capsys.readouterr().out
     assert (
@@ -182,7 +182,7 @@ def test_odd_files_of_a_run_are_told_in_a_line(tmp_path, capsys):
     run = made(tmp_path / "run")
     for name, content in {"history.csv": "epoch,loss\n1", "config.json": "[]"}.items():
         (run.folder / name).write_text(content)
-        assert f"cannot read run/{name}: " in refused(capsys, "show", "run")
+        assert f"cannot read run/{name}: " in refused(capsys, "evaluate", "run")
 
 
 def test_names_with_markup_are_printed_as_they_are(capsys):

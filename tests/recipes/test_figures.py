@@ -20,8 +20,8 @@ from recipes.paper import (
     run_figures,
     search_figures,
 )
-from recipes.request import RunError
 from recipes.runs import Predictions, Run
+from recipes.tasks import RunError
 
 pytestmark = pytest.mark.backend_free
 
@@ -86,7 +86,7 @@ def pictures(folder):
     )
     two = write_search(
         folder / "two",
-        ["smoothing", "coverage", "csf"],
+        ["smoothing", "quantile", "csf"],
         [
             ((nu, kappa, csf), None if nu == kappa else nu + kappa)
             for nu in (0.1, 0.5)
@@ -128,6 +128,7 @@ def test_every_figure_of_the_paper_is_drawn_and_shown(pictures, folder):
         "gammaselection-one",
         "smoothparameter",
         "nuselection-two",
+        "nuselection_gradient",
     ]
     page = (folder / "out" / "figures.md").read_text(encoding="utf-8")
     for name, picture in pictures.items():

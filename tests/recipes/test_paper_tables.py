@@ -188,7 +188,7 @@ def test_titles_and_notes_tell_what_differs_from_the_paper(folder, rng):
         made(folder, rng, subset=500, epochs=20),
         made(folder, rng, model="resnet110", loss="aurc"),
         made(folder, rng, model="resnet110", loss="aurc", arguments={"csf": "margin"}),
-        made(folder, rng, model="wrn28_10", loss="au", arguments={"coverage": 0.5}),
+        made(folder, rng, model="wrn28_10", loss="au", arguments={"quantile": 0.5}),
         made(folder, rng, model="wrn28_10", loss="au", arguments={"csf": "margin"}),
         made(folder, rng, model="resnet110_basic"),
         made(folder, rng, dataset="tiny-imagenet", model="vit_small"),
@@ -201,7 +201,7 @@ def test_titles_and_notes_tell_what_differs_from_the_paper(folder, rng):
         "CIFAR-10, ResNet50, AU: trained with smoothing 0.3.",
         "CIFAR-10, ResNet110, AURC: runs with csf margin are left out.",
         "CIFAR-10, WRN, AU: left empty, because no run has the paper's arguments: "
-        "coverage 0.5; csf margin.",
+        "quantile 0.5; csf margin.",
     ]
     rows = table_rows(markdown(found))
     assert "ResNet50 (subset 500, epochs 20)" in rows

@@ -29,7 +29,7 @@ def softmax(z):
     return e / e.sum(-1, keepdims=True)
 
 
-def weights(s, coverage, nu, counts=0):
+def weights(s, quantile, nu, counts=0):
     """β by the definition in `ReleasedAULoss`."""
     h = np.histogram(s, np.linspace(0, 1, 65))[0] + counts
     centres = (np.arange(64) + 0.5) / 64
@@ -38,7 +38,7 @@ def weights(s, coverage, nu, counts=0):
         steps = 1 / (1 + np.exp(-(np.reshape(at, (-1, 1)) - centres) / nu))
         return np.clip(steps @ h / h.sum(), 1 / (len(s) + 1), len(s) / (len(s) + 1))
 
-    tau = np.quantile(s, coverage)
+    tau = np.quantile(s, quantile)
     return -np.log(1 - np.where(s >= tau, cdf(tau), cdf(s)))
 
 
@@ -52,7 +52,7 @@ def test_au_takes_the_softmax_twice(csf, logits, labels):
     q = np.sort(softmax(p))
     s = q[:, -1] - (q[:, -2] if csf == "margin" else 0)
     expected = weights(s, 0.75, 0.1) * -np.log(p[np.arange(N), labels])
-    options = {"csf": csf, "coverage": 0.75, "smoothing": 0.1}
+    options = {"csf": csf, "quantile": 0.75, "smoothing": 0.1}
     loss = losses.build("au_released", options)
     found = keras.ops.convert_to_numpy(loss.call(labels, logits))
     np.testing.assert_allclose(found, expected, rtol=2e-5)
@@ -107,10 +107,30 @@ def test_the_kde_term_has_no_gradient(logits, labels):
     assert np.abs(grad(ours, labels, logits) - plain).max() > 1e-4
 
 
+@pytest.mark.parametrize("variant", released.VARIANTS)
+def test_dual_focal_takes_the_rival_of_its_variant(variant, logits, labels):
+    logits[:4] = logits[:4, :1]  # equal probabilities have nothing below them
+    p = softmax(logits.astype("float64"))
+    p_y = p[np.arange(N), labels][:, None]
+    others = np.where(np.arange(K) == labels[:, None], 0, p)
+    rival = others.max(-1, keepdims=True)
+    if variant == "discarded":
+        rival = np.where(p_y < rival - 1e-9, 0, rival)
+    if variant == "released":
+        rival = np.where(p < p_y - 1e-9, p, 0).max(-1, keepdims=True)
+    expected = ((1 - p_y + rival) ** 3 * -np.log(p_y))[:, 0]
+    loss = losses.build("dual_focal", {"gamma": 3.0, "variant": variant})
+    found = keras.ops.convert_to_numpy(loss.call(labels, logits))
+    np.testing.assert_allclose(found, expected, rtol=2e-5)
+    assert np.isfinite(grad(loss, labels, logits)).all()
+    again = keras.losses.deserialize(keras.losses.serialize(loss))
+    assert (again.variant, again.gamma) == (variant, 3)
+
+
 def test_settings_of_the_released_losses_are_the_papers():
     assert settings("cifar100", "resnet50", "au_released").loss == {
         "csf": "msp",
-        "coverage": 0.75,
+        "quantile": 0.75,
         "smoothing": 0.005,
     }
     assert "public code" in settings("cifar10", "resnet50", "aurc_released").source

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.backend_free
 NAMES = ["<cat>", "dog", "cow"]
 
 
-def make_run(folder, logits, labels, dataset="cifar10", **found):
+def make_run(folder, logits, labels, dataset="cifar10", changed=(), **found):
     run = Run(folder)
     with run.lock():
         run.claim(
@@ -23,7 +23,7 @@ def make_run(folder, logits, labels, dataset="cifar10", **found):
                 "seed": 0,
                 "dataset": dataset,
                 "label_noise": None,
-                "settings": {"image_size": None},
+                "settings": {"image_size": None, "epochs": 1, **dict(changed)},
                 "data": {"class_names": NAMES, **found},
             }
         )
@@ -34,19 +34,16 @@ def make_run(folder, logits, labels, dataset="cifar10", **found):
 def runs(rng, tmp_path):
     logits, labels = rng.normal(size=(40, 3)), rng.integers(0, 3, 40)
     make_run(tmp_path / "runs" / "a", logits, labels)
-    make_run(tmp_path / "runs" / "b", 3 * logits, labels)
-    make_run(tmp_path / "other", logits[:30], labels[:30])
+    make_run(tmp_path / "runs" / "b", 3 * logits, labels, changed={"decay": 0.1})
+    make_run(tmp_path / "other", logits[:30], labels[:30], changed={"decay": 0.3})
     return tmp_path
 
 
 def test_the_report_compares_runs_with_the_first(runs, capsys):
     output = runs / "report.html"
-    assert (
-        main(["report", str(runs / "runs"), "-o", str(output), "--title", "A & B"]) == 0
-    )
-    assert capsys.readouterr().out == f"{output}: open it in a browser\n"
+    assert main(["evaluate", str(runs / "runs"), "--html", str(output)]) == 0
+    assert capsys.readouterr().out.endswith(f"{output}: open it in a browser\n")
     page = output.read_text("utf-8")
-    assert "<title>A &amp; B</title>" in page
     assert "Compared with <strong>a</strong>, <strong>b</strong>" in page
     assert "40 samples, 3 classes" in page
     assert "&lt;cat&gt;" in page
@@ -64,9 +61,10 @@ def test_mistakes_are_shown_as_images_if_the_data_is_the_same(rng, tmp_path, cap
     }
     make_run(tmp_path / "run", logits, digits.test.y, **of_data)
     page = tmp_path / "report.html"
-    assert main(["report", str(tmp_path / "run"), "-o", str(page)]) == 0
+    assert main(["evaluate", str(tmp_path / "run"), "--html", str(page)]) == 0
     assert page.read_text("utf-8").count("data:image/png") > 5
-    assert main(["report", str(tmp_path / "run"), "--split", "val"]) == 1
+    command = ["evaluate", str(tmp_path / "run"), "--html", str(page)]
+    assert main([*command, "--split", "val"]) == 1
     assert "the val data of the run is not that of" in capsys.readouterr().err
 
 
@@ -76,10 +74,11 @@ def test_runs_that_cannot_be_reported_end_in_one_line(runs, capsys):
     for folders, message in (
         (["runs/a", "other"], "other and a have different test data"),
         (["nowhere"], "there is no run"),
-        (["begun"], "is not finished"),
+        (["begun"], "begun/config.json: it has no dataset"),
     ):
         paths = [str(runs / folder) for folder in folders]
-        assert main(["report", *paths, "-o", str(runs / "report.html")]) == 1
+        page = str(runs / "report.html")
+        assert main(["evaluate", *paths, "--html", page]) == 1
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1

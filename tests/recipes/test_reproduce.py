@@ -2,7 +2,6 @@
 
 import csv
 import functools
-import sys
 
 import keras
 import numpy as np
@@ -10,36 +9,43 @@ import pytest
 from finished import finish
 from PIL import Image
 
-from recipes import launch, models, reproduce, settings, tasks
-from recipes.cli import made, main, parse
+from recipes import models, reproduce, settings, training
+from recipes.cli import main
 from recipes.paper import published
 from recipes.reproduce import Matrix
-from recipes.request import RunError
 from recipes.runs import Predictions, Run
+from recipes.tasks import RunError
 
 pytestmark = pytest.mark.backend_free
 
 
 def test_the_matrix_has_every_cell_of_the_paper():
-    requests = Matrix(from_scratch=True).requests()
-    cells = {(one.dataset, one.model, one.loss) for one in requests}
-    assert len(requests) == 210
+    wanted = Matrix(from_scratch=True).tasks()
+    cells = {(one.dataset, one.model, one.loss) for one in wanted}
+    assert len(wanted) == 210
     assert cells == {(key.dataset, key.model, key.loss) for key in published.figures()}
-    assert (
-        {one.subset for one in requests} == {one.epochs for one in requests} == {None}
-    )
-    names = [tasks.run_name(tasks.task_of(one)) for one in requests]
+    assert {one.subset for one in wanted} == {one.epochs for one in wanted} == {None}
+    names = [one.name for one in wanted]
     assert len(set(names)) == 210
 
 
 def test_a_part_of_the_matrix_at_a_smaller_scale():
     matrix = Matrix(("cifar100",), ("wrn28_10",), ("xe", "released"), 2, scale=0.01)
-    requests = matrix.requests()
-    assert [one.loss for one in requests[:4]] == [
+    wanted = matrix.tasks()
+    assert [one.loss for one in wanted[:4]] == [
         *("xe", "kde_xe_released", "aurc_released", "au_released"),
     ]
-    assert [one.seed for one in requests] == [0] * 4 + [1] * 4
-    assert {(one.epochs, one.subset) for one in requests} == {(2, 450)}
+    assert [one.seed for one in wanted] == [0] * 4 + [1] * 4
+    assert {(one.epochs, one.subset) for one in wanted} == {(2, 450)}
+
+
+def test_a_change_of_a_losses_argument_is_for_the_losses_that_have_it():
+    changes = ("loss.weight_gradient=1", "weight_decay=0.001")
+    matrix = Matrix(("cifar10",), ("resnet50",), ("xe", "au"), 1, changes=changes)
+    xe, au = matrix.tasks()
+    assert xe.set == ("weight_decay=0.001",)
+    assert au.set == changes
+    assert au.settings.loss["smoothing"] == pytest.approx(0.76, abs=0.01)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +62,7 @@ def test_a_part_of_the_matrix_at_a_smaller_scale():
         ({"dataset": "cifar10,digits"}, ["does not have digits", "--model"]),
         ({"model": "resnet50,cnn"}, ["does not have cnn", "--dataset"]),
         ({"model": "resnet49", "scale": "0.01"}, ["'resnet49'", "resnet50"]),
-        ({"losses": "xe,focal"}, ["'focal'", "fl53"]),
+        ({"losses": "xe,focal"}, ["`losses`", "'focal'", "fl53"]),
         ({"model": "vit_small"}, ["--pretrained vit_small=FILE", "--from-scratch"]),
         (
             {"model": "vit_small", "pretrained": "resnet50=a.npz"},
@@ -106,11 +112,11 @@ def test_what_cannot_be_done_is_refused_before_a_step_is_timed(
 
 def test_the_smallest_scale_that_is_named_works():
     for datasets, least in (((), 0.0056), (("cifar10",), 0.0025)):
-        requests = Matrix(datasets, scale=least).requests()
-        assert all(one.epochs >= 1 for one in requests)
-        assert all(one.subset >= 2 * settings.CLASSES[one.dataset] for one in requests)
+        wanted = Matrix(datasets, scale=least).tasks()
+        assert all(one.epochs >= 1 for one in wanted)
+        assert all(one.subset >= 2 * settings.CLASSES[one.dataset] for one in wanted)
         with pytest.raises(RunError, match=f"at least {least}"):
-            Matrix(datasets, scale=least - 0.0001).requests()
+            Matrix(datasets, scale=least - 0.0001).tasks()
 
 
 def test_names_without_a_partner_in_the_paper_are_combined_with_all():
@@ -124,30 +130,23 @@ def test_names_without_a_partner_in_the_paper_are_combined_with_all():
 
 @pytest.fixture
 def trained(monkeypatch, rng):
-    """Stands in for the training of jobs, and returns their commands."""
-    commands = []
+    """Stands in for trainings, and returns the tasks that were trained."""
+    tasks = []
 
     def predict():
         labels = rng.integers(0, 10, 400)
         logits = 3 * np.eye(10)[labels] + rng.normal(size=(400, 10))
         return Predictions(logits.astype("float32"), labels)
 
-    def run_all(jobs, engine="local", *, at_once=None, report, **_):
-        found = []
-        for job in jobs:
-            commands.append(job.command)
-            words = list(job.command[job.command.index("train") :])
-            options = made(tasks.Request, parse(words))
-            with job.run.lock():
-                job.run.claim(tasks.task_of(options).config())
-                finish(job.run, predict)
-            found.append(launch.Ended(job, None))
-            report(found[-1])
-        return found
+    def train(run, task, progress, *, dataset):
+        tasks.append(task)
+        with run.lock():
+            run.claim(task.config())
+            finish(run, predict)
 
-    monkeypatch.setattr(reproduce, "run_all", run_all)
+    monkeypatch.setattr(training, "train", train)
     monkeypatch.setattr(reproduce, "seconds_per_image", lambda *_, **__: 0.001)
-    return commands
+    return tasks
 
 
 def test_the_tables_are_written_beside_the_papers(
@@ -156,7 +155,7 @@ def test_the_tables_are_written_beside_the_papers(
     out = tmp_path / "out"
     command = ["reproduce", "--dataset", "cifar10", "--model", "preresnet56"]
     command += ["--losses", "xe,released", "--seeds", "2", "--scale", "0.01"]
-    command += ["--table", "2", "--out", str(out), "--jobs", "1"]
+    command += ["--table", "2", "--out", str(out)]
     command += ["--data-dir", str(small_data)]
     assert main(command) == 0
     said = capsys.readouterr().out
@@ -270,10 +269,10 @@ def test_every_network_and_every_loss_at_the_smallest_scale(
 
 
 def test_the_whole_path_trains_and_writes_tables(tmp_path, capsys, monkeypatch):
-    """In processes of their own, on digits, in which the paper has no number."""
+    """On digits, of which the paper has no number."""
     monkeypatch.chdir(tmp_path)
     command = ["reproduce", "--scale", "0.04", "--dataset", "digits", "--model", "cnn"]
-    command += ["--losses", "au_released", "--seeds", "1", "--jobs", "1"]
+    command += ["--losses", "au_released", "--seeds", "1"]
     assert main(command) == 0
     assert "Not in the paper: digits with cnn." in capsys.readouterr().out
     (folder,) = (tmp_path / "runs" / "reproduce-scale0.04").glob("digits-*")
@@ -285,4 +284,3 @@ def test_the_whole_path_trains_and_writes_tables(tmp_path, capsys, monkeypatch):
         "cnn (not in the paper, released losses, 20 % of the labels are wrong" in text
     )
     assert len(run.predictions("train").labels) == 26
-    assert sys.executable in (folder / "train.log").read_text()

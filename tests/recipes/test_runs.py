@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from finished import Model, finish
 
-from recipes.request import RunError
 from recipes.runs import Checkpoint, Predictions, Run, runs_in
+from recipes.tasks import RunError
 
 pytestmark = pytest.mark.backend_free
 
@@ -183,6 +183,10 @@ def test_a_finished_run_may_be_asked_for_with_other_versions(run):
         run.claim(newer)
     finish(run, PREDICTIONS)
     run.claim(newer)
+    # Other data, where it was read, is another run.
+    other = {**newer, "data": {"train": {"samples": 600}}}
+    with pytest.raises(RunError, match=r"samples is 640 there and 600 here"):
+        run.claim(other)
     with pytest.raises(RunError, match="seed is 0 there"):
         run.claim(OTHER)
 
@@ -212,11 +216,6 @@ def test_without_a_configuration_finished_results_are_not_overwritten(finished):
         with pytest.raises(RunError, match=r"has environment\.json, .*but no config"):
             finished.claim(config)
     assert contents(finished.folder) == before
-
-
-def test_a_process_that_only_reads_writes_no_configuration(run):
-    run.claim(CONFIG, write=False)
-    assert names(run.folder) == [".lock"]
 
 
 # --- Broken files -------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """The search: its grid, its map, its choice, and its failures."""
 
 import csv
-import shlex
 from pathlib import Path
 
 import keras
@@ -10,13 +9,11 @@ import pytest
 import tiny_run
 from finished import finish
 
-from recipes import cli, search
-from recipes.launch import Ended, training_job
+from recipes import cli, training
+from recipes.engine import Job
 from recipes.runs import Predictions, Run
-from recipes.search import default_grid, grid_of, trials_of
-from recipes.search_plots import draw_search
-from recipes.search_results import Outcome, Search, Trial
-from recipes.tasks import Request, run_name, task_of
+from recipes.search import Search, Trial, default_grid, grid_of, trials_of
+from recipes.tasks import RunError, Task
 
 pytestmark = pytest.mark.backend_free
 
@@ -46,7 +43,7 @@ def test_default_grids_have_the_papers_choices():
     assert default_grid("cifar10", "kde_xe") == {"kde_weight": (0.3, 0.5)}
     grid = default_grid("cifar100", "au")
     assert grid["smoothing"] == (0.005, 0.01, 0.05, 0.1)
-    assert grid["coverage"] == (0.4, 0.6, 0.75, 0.8, 0.88, 0.92)
+    assert grid["quantile"] == (0.4, 0.6, 0.75, 0.8, 0.88, 0.92)
     assert grid["csf"] == default_grid("cifar100", "aurc")["csf"]
     assert default_grid("cifar10", "xe") == {}
     # As in `settings`, ν is on this library's scale where β has a gradient.
@@ -55,18 +52,18 @@ def test_default_grids_have_the_papers_choices():
 
 
 def trials(loss, *grid, seeds=1, folder="out", **asked):
-    request = Request("digits", "cnn", loss, **asked)
-    values = grid_of(request, grid)
-    return tuple(values), trials_of(request, values, seeds, Path(folder))
+    task = Task("digits", "cnn", loss, **asked)
+    values = grid_of(task, grid)
+    return tuple(values), trials_of(task, values, seeds, Path(folder))
 
 
 def test_what_is_given_is_not_searched():
-    fields, found = trials("au", csf="msp", set=("loss.coverage=0.5",))
+    fields, found = trials("au", csf="msp", set=("loss.quantile=0.5",))
     assert fields == ("smoothing",)
     assert [trial.values for trial in found] == [(0.005,), (0.01,), (0.05,), (0.1,)]
     fields, found = trials("au", "loss.csf=msp,margin", seeds=2)
     assert fields == ("csf",)
-    assert [(*trial.values, trial.seed) for trial in found] == [
+    assert [(*trial.values, trial.job.task.seed) for trial in found] == [
         ("msp", 0),
         ("msp", 1),
         ("margin", 0),
@@ -75,32 +72,28 @@ def test_what_is_given_is_not_searched():
     # Epochs move the milestones, as --epochs does; equal numbers are one run.
     _, found = trials("xe", "epochs=4,8,4.0")
     assert [trial.values for trial in found] == [(4,), (8,)]
-    assert "--epochs 8" in shlex.join(found[1].job.command)
+    assert found[1].job.task.epochs == 8
 
 
-def test_a_trial_is_the_run_that_its_command_trains():
+def test_the_command_of_a_trial_trains_its_task():
     _, found = trials("au", "smoothing=0.3,1", subset=64)
-    job = found[1].job
-    words = list(job.command)[job.command.index("train") :]
-    assert words[-2:] == ["--out", f"out/{job.run.name}"]
-    task = task_of(cli.made(Request, cli.parse(words)))
-    assert run_name(task) == job.run.name
+    run, task = found[1].job
     assert (task.settings.loss["smoothing"], task.subset, task.seed) == (1.0, 64, 0)
-    assert job.environment["KERAS_BACKEND"] == keras.backend.backend()
-    assert not job.run.finished
+    assert run.folder == Path("out") / task.name
+    assert cli.made(Task, cli.parse(["train", *task.arguments()])) == task
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("--loss", "xe"), "nothing to search for xe"),
-        (("--loss", "focal"), "'focal'"),
+        (("--loss", "mse"), "'mse'"),
         (("--loss", "au", "--grid", "gamma=1"), "smoothing"),
-        (("--loss", "au", "--grid", "coverage=0.5,2"), "2"),
-        (("--loss", "au", "--grid", "coverage=0.5,high"), "'high'"),
-        (("--loss", "au", "--grid", "coverage"), "coverage"),
+        (("--loss", "au", "--grid", "quantile=0.5,2"), "2"),
+        (("--loss", "au", "--grid", "quantile=0.5,high"), "'high'"),
+        (("--loss", "au", "--grid", "quantile"), "quantile"),
         (("--loss", "au", "--grid", "csf=msp", "--csf", "msp"), "given twice"),
-        (("--loss", "au", "--gpus-per-run", "1"), "engine ray"),
+        (("--loss", "au", "--gpus-per-run", "1"), "`gpus-per-run` must be 0"),
     ],
     ids=lambda value: "-".join(value[1:]) if isinstance(value, tuple) else "",
 )
@@ -117,17 +110,17 @@ def test_nothing_starts_where_a_setting_is_wrong(arguments, words, capsys, tmp_p
 def made(fields, outcomes, by="nll"):
     """Returns a search of settings whose seeds have the outcomes given."""
     found = []
+    names = ("loss", "nll", "accuracy", "ece")
     for values, seeds in outcomes.items():
         for seed, outcome in enumerate(seeds):
-            arguments = ("--seed", str(seed))
-            job = training_job(Run(f"runs/{values}-{seed}"), arguments)
-            trial = Trial(values, seed, arguments, job)
+            task = Task("digits", "cnn", "au", seed=seed)
+            trial = Trial(values, Job(Run(f"runs/{values}-{seed}"), task), {})
             if isinstance(outcome, str):
-                trial.failure = Ended(job, "exit code 1", outcome)
+                trial.failure = outcome
             elif outcome is not None:
-                trial.outcome = Outcome(*outcome, 3)
+                trial.results = {**dict(zip(names, outcome, strict=True)), "epoch": 3}
             found.append(trial)
-    return Search(fields, found, "AU: cnn on digits", by)
+    return Search(fields, found, by)
 
 
 #            own loss, NLL, accuracy, ECE
@@ -149,18 +142,17 @@ def test_choice_by_the_mean_over_seeds():
         "gamma 1 has the lowest value of its own loss: 0.5000 ±0.0000.",
         "gamma 3 has the lowest ECE: 2.00 ±0.00.",
     ]
-    text = found.markdown()
+    text = found.table().markdown()
     assert "| **2** | **0.5500 ±0.0707** | **0.9000 ±0.0000** |" in text
     assert "over 2 seeds" in text
-    assert "Failed" not in text
 
     edge = made(("gamma",), CURVE, by="ece")
     assert edge.choice() == (3.0,)
     assert edge.remarks()[0] == (
-        "gamma γ = 3 is the largest value of the grid: a larger one may be better."
+        "gamma = 3 is the largest value of the grid: a larger one may be better."
     )
     # Nothing lies beyond κ = 1.
-    whole = made(("coverage",), {(0.5,): CURVE[1.0,], (1.0,): CURVE[2.0,]})
+    whole = made(("quantile",), {(0.5,): CURVE[1.0,], (1.0,): CURVE[2.0,]})
     assert whole.choice() == (1.0,)
     assert not any("grid" in remark for remark in whole.remarks())
 
@@ -169,7 +161,7 @@ def test_what_is_not_whole_is_not_chosen(tmp_path):
     worse, better = (0.5, 0.9, 0.5, 0.3), (0.1, 0.1, 0.9, 0.0)
     nan = (np.nan, np.nan, 0.1, 0.5)
     found = made(
-        ("smoothing", "coverage", "csf"),
+        ("smoothing", "quantile", "csf"),
         {
             (0.1, 0.5, "msp"): [worse, worse],
             (0.1, 0.75, "msp"): [better, "last words"],
@@ -178,15 +170,13 @@ def test_what_is_not_whole_is_not_chosen(tmp_path):
         },
     )
     assert found.choice() == (0.1, 0.5, "msp")
-    text = found.markdown()
+    text = found.table().markdown()
     assert "| **0.1** | **0.5** | **msp** | **0.9000 ±0.0000** |" in text
     assert "| 0.1 | 0.75 | msp | 0.1000 (1 failed) |" in text
     assert "| 0.2 | 0.5 | msp | NaN |" in text
     assert "| 0.2 | 0.75 | msp | open |" in text
-    assert "last words" in text
-    assert "train.log" in text
     rows = list(csv.DictReader(found.csv().splitlines()))
-    assert list(rows[0])[:4] == ["smoothing", "coverage", "csf", "seed"]
+    assert list(rows[0])[:4] == ["smoothing", "quantile", "csf", "seed"]
     assert [row["state"] for row in rows] == [
         *["finished"] * 3,
         "failed",
@@ -194,13 +184,13 @@ def test_what_is_not_whole_is_not_chosen(tmp_path):
         *["open"] * 2,
     ]
     assert (rows[0]["val_nll"], rows[3]["val_nll"]) == ("0.9", "")
-    assert draw_search(found, tmp_path / "map.png")
+    assert found.draw(tmp_path / "map.png")
     assert (tmp_path / "map.png").stat().st_size > 5000
     none = made(("gamma",), {(1.0,): ["a"], (2.0,): [None]})
     assert none.choice() is None
     assert none.command() is None
-    assert not draw_search(none, tmp_path / "none.png")
-    assert "No setting is chosen" in none.markdown()
+    assert not none.draw(tmp_path / "none.png")
+    assert "No setting is chosen" in none.verdict()
 
 
 def test_the_own_loss_is_another_measure_at_each_gamma():
@@ -219,44 +209,47 @@ def test_the_own_loss_is_another_measure_at_each_gamma():
 # --- The command --------------------------------------------------------------------
 
 
-def trained(job, nll):
-    """Stands in for a training: makes a finished run with a given validation NLL."""
-    gap = -np.log(np.expm1(nll))
-    labels = np.zeros(20, int)
-    logits = np.stack([np.full(20, gap), np.zeros(20)], -1)
-    words = list(job.command)[job.command.index("train") :]
-    task = task_of(cli.made(Request, cli.parse(words)))
-    history = [{"epoch": 1, "val_loss": 9}, {"epoch": 2, "val_loss": 5}]
-    environment = {"best_epoch": 2}
-    with job.run.lock():
-        job.run.claim({**task.config(), "data": {}})
-        found = Predictions(logits, labels)
-        finish(job.run, found, environment=environment, history=history)
+@pytest.fixture
+def nlls(monkeypatch):
+    """Stands in for trainings: maps values of γ or λ to the NLL of the validation."""
+    found = {}
+
+    def train(run, task, progress, *, dataset):
+        if run.finished:
+            run.claim({**task.config(), "data": None})
+            progress.end(run.name, "was finished already")
+            return
+        loss = task.settings.loss
+        nll = found[loss.get("gamma") or loss["kde_weight"]]
+        if isinstance(nll, BaseException):
+            raise nll
+        gap = -np.log(np.expm1(nll))
+        logits = np.stack([np.full(20, gap), np.zeros(20)], -1)
+        history = [{"epoch": 1, "val_loss": 9}, {"epoch": 2, "val_loss": 5}]
+        with run.lock():
+            run.claim({**task.config(), "data": {}})
+            finish(
+                run,
+                Predictions(logits, np.zeros(20, int)),
+                environment={"best_epoch": 2},
+                history=history,
+            )
+        progress.end(run.name, "trained")
+
+    monkeypatch.setattr(training, "train", train)
+    return found
 
 
-def test_an_interrupted_search_continues(tmp_path, capsys, monkeypatch):
-    started = []
-
-    def interrupted(jobs, engine, *, at_once, gpus, report):
-        assert (engine, at_once, gpus) == ("local", 2, 0)
-        for job, nll in zip(jobs, (0.9, 0.5, 0.7), strict=True):
-            if job.run.finished:
-                continue
-            started.append(job.run.name)
-            trained(job, nll)
-            report(Ended(job, None))
-            if nll == 0.5 and len(started) == 2:
-                raise KeyboardInterrupt
-
-    monkeypatch.setattr(search, "run_all", interrupted)
-    command = (*BASE, "--loss", "inv_focal", "--grid", "gamma=1,2,3", "--jobs", "2")
-    assert cli.main((*command, "--out", "out")) == 130
+def test_an_interrupted_search_continues(tmp_path, capsys, nlls):
+    command = (*BASE, "--loss", "inv_focal", "--grid", "gamma=1,2,3", "--out", "out")
+    nlls |= {1: 0.9, 2: 0.5, 3: KeyboardInterrupt()}
+    assert cli.main(command) == 130
     assert "the same command continues" in capsys.readouterr().err
     assert (tmp_path / "out" / "search.csv").read_text().count("finished") == 2
-    assert cli.main((*command, "--out", "out")) == 0
+    nlls |= {1: AssertionError("again"), 2: AssertionError("again"), 3: 0.7}
+    assert cli.main(command) == 0
     out = capsys.readouterr().out
-    assert "3 runs, 2 of them finished already" in out
-    assert len(started) == 3
+    assert out.count("was finished already") == 2
     assert "Chosen: gamma 2" in out
     assert (
         "python -m recipes train --dataset digits --model cnn --loss inv_focal" in out
@@ -265,33 +258,37 @@ def test_an_interrupted_search_continues(tmp_path, capsys, monkeypatch):
     assert [row["gamma"] for row in rows] == ["1", "2", "3"]
     assert [float(row["val_nll"]) for row in rows] == pytest.approx([0.9, 0.5, 0.7])
     assert [(row["val_loss"], row["epoch"]) for row in rows] == [("5", "2")] * 3
-    assert "![the map](search.png)" in (tmp_path / "out/search.md").read_text()
+    assert (tmp_path / "out" / "search.png").exists()
     # Other settings under the same name are not taken for these.
-    name = rows[0]["run"]
-    path = tmp_path / "out" / name / "config.json"
+    path = tmp_path / "out" / rows[0]["run"] / "config.json"
     path.write_text(path.read_text().replace('"epochs": 60', '"epochs": 61'))
-    assert "epochs is 61 there and 60 here" in refused(capsys, *command, "--out", "out")
+    assert "1 of 3 runs failed" in refused(capsys, *command)
 
 
-def test_a_failed_run_is_told_and_tried_again(tmp_path, capsys, monkeypatch):
-    def failing(jobs, *_, report, **__):
-        good, bad = jobs
-        trained(good, 0.5)
-        report(Ended(good, None))
-        report(Ended(bad, "exit code 1", "error: no space left"))
-
-    monkeypatch.setattr(search, "run_all", failing)
-    command = (*BASE, "--loss", "kde_xe", "--seeds", "1", "--out", "out")
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (RunError("no space left"), "failed: no space left"),
+        (TypeError("a bug"), "failed: TypeError: a bug (out/"),
+    ],
+    ids=["of the user", "of the code"],
+)
+def test_a_failed_run_is_told_and_tried_again(error, told, tmp_path, capsys, nlls):
+    command = (*BASE, "--loss", "kde_xe", "--out", "out")
+    nlls |= {0.3: error, 0.5: 0.5}
     assert cli.main(command) == 1
     shown = capsys.readouterr()
     assert "1 of 2 runs failed" in shown.err
     assert "the same command tries them again" in shown.err
-    assert "error: no space left" in shown.out
-    assert "kde_weight0.5/train.log" in shown.out.replace("\n", "")
-    assert "Chosen: kde_weight 0.3" in shown.out
-    assert "error: no space left" in (tmp_path / "out" / "search.md").read_text()
+    assert told in shown.out.replace("\n", "")
+    assert "Chosen: kde_weight 0.5" in shown.out
     rows = list(csv.DictReader((tmp_path / "out" / "search.csv").open()))
-    assert [row["state"] for row in rows] == ["finished", "failed"]
+    assert [row["state"] for row in rows] == ["failed", "finished"]
+    log = tmp_path / "out" / rows[0]["run"] / "error.log"
+    assert log.exists() == isinstance(error, TypeError)
+    nlls[0.3] = 0.4
+    assert cli.main(command) == 0
+    assert "Chosen: kde_weight 0.3" in capsys.readouterr().out
 
 
 def test_a_search_that_trains(tmp_path, capsys):
@@ -305,4 +302,3 @@ def test_a_search_that_trains(tmp_path, capsys):
     (epoch,) = run.history()
     assert float(row["val_loss"]) == pytest.approx(epoch["val_loss"], 1e-4)
     assert float(row["val_accuracy"]) == pytest.approx(epoch["val_accuracy"])
-    assert "epoch 1/1" in (run.folder / "train.log").read_text()

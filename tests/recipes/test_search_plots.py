@@ -8,13 +8,13 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot  # noqa: E402
 
-from recipes.search_plots import search_curve, search_map  # noqa: E402
+from recipes.paper.search_figures import search_curve, search_map  # noqa: E402
 
 pytestmark = pytest.mark.backend_free
 
 TRIALS = {
     "smoothing": [0.01, 0.1, 1.0, 0.01, 0.1, 1.0, 0.1],
-    "coverage": [0.5, 0.5, 0.5, 1.0, 1.0, 1.0, 0.5],
+    "quantile": [0.5, 0.5, 0.5, 1.0, 1.0, 1.0, 0.5],
     "val_loss": [0.7, 0.5, 0.6, 0.9, np.nan, 0.8, 0.3],
 }
 
@@ -39,13 +39,13 @@ def test_curve_is_the_mean_of_trials():
     assert line(ax, "no value").get_xdata().tolist() == [1.0]
     assert legend(ax)[-1] == "lowest: ν = 0.1"
     assert ax.get_xscale() == "log"
-    ax = search_curve(trials, "coverage", best="highest")
+    ax = search_curve(trials, "quantile", best="highest")
     assert legend(ax)[-1] == "highest: κ = 1"
     assert ax.get_xscale() == "linear"
 
 
 def test_map_has_a_cell_for_each_pair():
-    ax = search_map(TRIALS, "smoothing", "coverage")
+    ax = search_map(TRIALS, "smoothing", "quantile")
     (mesh,) = ax.collections
     expected = [[0.7, 0.4, 0.6], [0.9, np.nan, 0.8]]
     np.testing.assert_allclose(
@@ -57,5 +57,5 @@ def test_map_has_a_cell_for_each_pair():
     assert legend(ax) == ["lowest: κ = 0.5, ν = 0.1"]
     (frame,) = ax.patches
     assert (frame.get_x() // 1 + 1, frame.get_y() // 1 + 1) == (1, 0)
-    ax = search_map(TRIALS, "smoothing", "coverage", best="highest")
+    ax = search_map(TRIALS, "smoothing", "quantile", best="highest")
     assert legend(ax) == ["highest: κ = 1, ν = 0.01"]

@@ -10,9 +10,9 @@ import pytest
 
 import keras_selcal
 from recipes import losses, settings
-from recipes.request import RunError
+from recipes.paper.released import DualFocalVariant
 from recipes.settings import override, with_epochs
-from recipes.tasks import Request, task_of
+from recipes.tasks import RunError, Task
 
 pytestmark = pytest.mark.backend_free
 
@@ -35,7 +35,7 @@ SMOOTHING = "0.1 0.1 0.1 0.1  0.005 0.005 0.1 0.01  0.05 0.05"
     [
         ("dual_focal", "gamma", GAMMA_DUAL),
         ("inv_focal", "gamma", GAMMA_INVERSE),
-        ("au", "coverage", COVERAGE),
+        ("au", "quantile", COVERAGE),
         ("au", "smoothing", SMOOTHING),
     ],
 )
@@ -78,16 +78,16 @@ def test_source_names_what_differs_from_the_paper():
 
 @pytest.mark.parametrize("model", settings.TRANSFORMERS)
 def test_transformers_need_pretrained_weights_or_from_scratch(model):
-    request = Request("tiny-imagenet", model, "xe")
+    task = Task("tiny-imagenet", model, "xe")
     with pytest.raises(RunError, match="--pretrained FILE, or --from-scratch"):
-        task_of(request)
-    tuned = task_of(dataclasses.replace(request, pretrained="weights.npz"))
+        assert task.settings
+    tuned = dataclasses.replace(task, pretrained="weights.npz")
     assert "from scratch" not in tuned.settings.source
-    scratch = dataclasses.replace(request, from_scratch=True)
-    assert "from scratch" in task_of(scratch).settings.source
+    scratch = dataclasses.replace(task, from_scratch=True)
+    assert "from scratch" in scratch.settings.source
     assert scratch.arguments()[-1] == "--from-scratch"
     with pytest.raises(RunError, match="at most one of"):
-        task_of(dataclasses.replace(scratch, pretrained="weights.npz"))
+        assert dataclasses.replace(scratch, pretrained="weights.npz").settings
 
 
 def test_losses_have_the_papers_arguments():
@@ -130,7 +130,7 @@ def test_smoothing_of_msp_is_converted_where_weights_have_a_gradient():
             other = settings.settings(dataset, model, "au", csf=csf, weight_gradient=1)
             assert other.loss["smoothing"] == paper["smoothing"]
     for change, smoothing in (("loss.weight_gradient=1", 0.757), ("epochs=9", 0.1)):
-        task = task_of(Request("cifar10", "resnet50", "au", set=(change,)))
+        task = Task("cifar10", "resnet50", "au", set=(change,))
         assert task.settings.loss["smoothing"] == pytest.approx(smoothing, abs=1e-3)
     with pytest.raises(ValueError, match="`weight_gradient` must be a number"):
         settings.settings("cifar10", "resnet50", "au", weight_gradient="all")
@@ -159,7 +159,7 @@ def test_losses_are_those_of_the_columns_and_take_logits():
         "xe": keras.losses.SparseCategoricalCrossentropy,
         "fl53": keras_selcal.FocalLoss,
         "inv_focal": keras_selcal.InverseFocalLoss,
-        "dual_focal": keras_selcal.DualFocalLoss,
+        "dual_focal": DualFocalVariant,
         "kde_xe": keras_selcal.KDECrossentropy,
         "aurc": keras_selcal.AURCLoss,
         "au": keras_selcal.AULoss,
@@ -174,14 +174,67 @@ def test_losses_are_those_of_the_columns_and_take_logits():
         assert built.get_config()["from_logits"] is True
     assert losses.build("fl53").gamma == "53"
     with pytest.raises(ValueError, match="'xe', 'fl53', 'inv_focal'"):
-        losses.build("focal")
+        losses.build("mse")
+
+
+def test_outside_the_paper_losses_have_the_librarys_defaults():
+    for name in ("inv_focal", "kde_xe", "aurc", "au"):
+        found = settings.settings("cifar10", "resnet20", name).loss
+        config = losses.build(name).get_config()
+        assert found == {argument: config[argument] for argument in found}
+    dual = settings.settings("cifar10", "resnet20", "dual_focal").loss
+    assert dual["variant"] == "intended"
+    assert settings.settings("cifar10", "resnet20", "xe_dropout").dropout == 0.5
+    smoothed = losses.build("xe_smoothed")
+    assert (smoothed.gamma, smoothed.get_config()["label_smoothing"]) == (0, 0.1)
+
+
+OWN = """
+import keras
+
+class Mine(keras.losses.Loss):
+    def __init__(self, power=1, name="mine", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.power = power
+
+    def call(self, y_true, y_pred):
+        return plain(y_true, y_pred) ** self.power
+
+class OnLogits(keras.losses.SparseCategoricalCrossentropy):
+    pass
+
+def plain(y_true, y_pred):
+    xe = keras.losses.sparse_categorical_crossentropy
+    return xe(y_true, y_pred, from_logits=True)
+
+number = 3
+"""
+
+
+def test_losses_of_ones_own_are_named_by_module(tmp_path, monkeypatch):
+    (tmp_path / "own_losses.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    task = Task("digits", "cnn", "own_losses:Mine", set=("loss.power=2",))
+    assert task.settings.loss == {"power": 2}
+    assert task.name == "digits-cnn-own_losses_Mine-seed0-power2"
+    assert losses.build(task.loss, task.settings.loss).power == 2
+    assert losses.build("own_losses:OnLogits").get_config()["from_logits"] is True
+    assert losses.build("own_losses:plain").__name__ == "plain"
+    assert losses.title("own_losses:plain") == losses.words("own_losses:plain")
+    for name, reason in (
+        ("own_losses:Nothing", "has no attribute 'Nothing'"),
+        ("own_losses:number", "a class or a function"),
+        ("no_losses:Mine", "No module named 'no_losses'"),
+    ):
+        with pytest.raises(ValueError, match=rf"^`loss` must be module:Name.*{reason}"):
+            losses.build(name)
 
 
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
         ("loss.smoothing", "0.3", 0.3),
-        ("loss.coverage", "none", None),
+        ("loss.quantile", "none", None),
         ("loss.threshold", "1", 1.0),
         ("loss.num_bins", "100", 100),
         ("loss.csf", "margin", "margin"),
@@ -215,7 +268,7 @@ def test_an_override_changes_one_setting_and_keeps_its_type(key, value, expected
         ("loss.smoothing", "nan", "`loss.smoothing` must be a number"),
         ("loss.num_bins", "1.5", "`loss.num_bins` must be an integer"),
         ("loss.threshold", "much", "a number or none"),
-        ("loss.gamma", "1", "'loss.csf', 'loss.coverage'"),
+        ("loss.gamma", "1", "'loss.csf', 'loss.quantile'"),
         ("loss", "au", "'batch_size', 'epochs'"),
         ("source", "x", "'batch_size', 'epochs'"),
         ("rate", "1", "learning_rate"),
@@ -262,6 +315,7 @@ def test_milestones_and_warmup_scale_with_the_epochs():
     ("arguments", "message"),
     [
         (("cifar", "resnet50", "xe"), "cifar10, cifar100, tiny-imagenet, digits"),
+        (("npz", "mlp", "xe"), "npz:PATH"),
         (("folder", "resnet50", "xe"), "folder:PATH"),
         (("cifar10", "resnet", "xe"), "'resnet50', 'resnet110'"),
         (("cifar10", "resnet50", "ce"), "'xe', 'fl53'"),

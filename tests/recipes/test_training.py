@@ -13,14 +13,14 @@ import tiny_run
 from backends import FEW_STEPS
 from processes import finish, start
 
-from keras_selcal import AULoss
+from keras_selcal import AULoss, functional
 from recipes import data, models, training
 from recipes.data.pipeline import Batches
 from recipes.evaluation import evaluate
 from recipes.optimizers import TorchSGD
-from recipes.request import RunError
 from recipes.runs import Run
 from recipes.settings import settings, with_epochs
+from recipes.tasks import RunError
 
 # --- The update ---------------------------------------------------------------------
 
@@ -52,18 +52,20 @@ def test_weight_decay_is_in_the_gradient():
 
 
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="compares with PyTorch")
-def test_the_update_is_pytorchs():
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_the_update_is_pytorchs(nesterov):
     import torch
 
     weight = torch.tensor([2.0, -1.0], requires_grad=True)
-    theirs = torch.optim.SGD([weight], 0.1, momentum=0.9, weight_decay=5e-4)
+    options = {"momentum": 0.9, "weight_decay": 5e-4, "nesterov": nesterov}
+    theirs = torch.optim.SGD([weight], 0.1, **options)
     expected = []
     for rate, gradient in zip(RATES, GRADIENTS, strict=True):
         theirs.param_groups[0]["lr"] = rate
         weight.grad = torch.tensor(gradient)
         theirs.step()
         expected.append(weight.detach().numpy().copy())
-    found = by_keras(TorchSGD(0.1), [2.0, -1.0])
+    found = by_keras(TorchSGD(0.1, nesterov=nesterov), [2.0, -1.0])
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
@@ -198,12 +200,15 @@ def test_the_chosen_model_has_the_lowest_validation_loss_after_warm_up(undisturb
     ],
 )
 def test_choice_of_the_checkpoint(losses, warmup, best):
-    state = training.Checkpoint()
-    for epoch, loss in enumerate(losses, 1):
-        state.history.append({"epoch": epoch, "val_loss": loss})
-        if training.improves(state, warmup):
-            state.best_epoch = epoch
-    assert state.best_epoch == best
+    chosen = settings("digits", "cnn", "xe")
+    for select in ("loss", "nll"):
+        state = training.Checkpoint()
+        rule = dataclasses.replace(chosen, warmup_epochs=warmup, select=select)
+        for epoch, loss in enumerate(losses, 1):
+            state.history.append({"epoch": epoch, f"val_{select}": loss})
+            if training.improves(state, rule):
+                state.best_epoch = epoch
+        assert state.best_epoch == best
 
 
 @pytest.mark.backend_free
@@ -224,6 +229,36 @@ def test_another_task_or_network_does_not_continue_a_checkpoint(tmp_path, monkey
         with pytest.raises(RunError, match=r"checkpoint .* another configuration"):
             tiny_run.train(tmp_path, **change)
     assert not (tmp_path / "config.json").exists()
+
+
+@pytest.mark.backend_free
+def test_the_last_epoch_is_kept_beside_the_best(undisturbed):
+    best = undisturbed.environment()["best_epoch"]
+    rows = undisturbed.history()
+    for prefix, epoch in (("", best), ("last-", 4)):
+        assert len(undisturbed.predictions(f"{prefix}test").labels) == 997
+        logits, labels = undisturbed.predictions(f"{prefix}val")
+        nll = functional.nll(labels, logits, from_logits=True)
+        assert nll == pytest.approx(rows[epoch - 1]["val_nll"], rel=1e-4)
+
+
+@pytest.mark.parametrize("when", ["in training", "at the end"])
+def test_a_run_that_is_not_finite_says_so_and_is_not_finished(
+    when, tmp_path, monkeypatch
+):
+    changed = {"learning_rate": "1e30"} if when == "in training" else {}
+    if when == "at the end":
+        infinite = functools.partialmethod(_infinite, keras.Model.predict)
+        monkeypatch.setattr(keras.Model, "predict", infinite)
+    expected = {"in training": r"the loss of epoch \d is (nan|inf)"}
+    expected["at the end"] = r"run has logits that are not finite \(last-val\)"
+    with pytest.raises(RunError, match=f"^{expected[when]}: this training diverges"):
+        tiny_run.train(tmp_path / "run", epochs=2, changed=changed)
+    assert not Run(tmp_path / "run").finished
+
+
+def _infinite(model, predict, *arguments, **options):
+    return np.inf * predict(model, *arguments, **options)
 
 
 @pytest.mark.backend_free
