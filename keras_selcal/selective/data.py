@@ -120,9 +120,10 @@ class SelectionData:
         elif self.groups is None and self.copies > _MOST_COPIES * self.n:
             warnings.warn(
                 f"{self.copies} of {self.n} samples have exactly the outputs of "
-                "another sample, as copies of one input do. The guarantee is for independent "
-                "samples and can fail more often than it says. Remove the copies, or "
-                "pass `groups=` with the same name for all copies of an input.",
+                "another sample, as copies of one input do. The guarantee is for "
+                "independent samples and can fail more often than it says. Remove the "
+                "copies, or pass `groups=` with the same name for all copies of an "
+                "input.",
                 stacklevel=3,
             )
 
