@@ -30,7 +30,8 @@ from keras_selcal.conformal import (
     conformal_sets,
     conformal_threshold,
 )
-from recipes.paper import analysis, loss_plots
+from keras_selcal.losses import analysis
+from keras_selcal.plots import loss_curves as loss_plots
 
 # The logits of the simulated classifier are this many times too large.
 OVERSTATED = 2.4

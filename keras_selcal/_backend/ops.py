@@ -1,5 +1,6 @@
 """What `keras.ops` lacks, or does in a way that an accelerator pays for."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -69,3 +70,31 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
                 return torch.matmul(a, b)
         return torch.matmul(a, b)
     return ops.matmul(a, b)
+
+
+def gradient(function: Callable[[Tensor], Any], x: Tensor) -> tuple[Tensor, Any]:
+    """Returns ∂f/∂x by automatic differentiation, and what else `function` returns.
+
+    `keras.ops` has no gradient. `function(x)` returns f, a scalar, and any structure of
+    tensors.
+    """
+    backend = keras.backend.backend()
+    if backend == "jax":
+        import jax
+
+        return jax.grad(function, has_aux=True)(x)
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            total, others = function(x)
+        return tape.gradient(total, x, unconnected_gradients="zero"), others
+    import torch
+
+    with torch.enable_grad():
+        x = x.detach().clone().requires_grad_()
+        total, others = function(x)
+        if not total.requires_grad:
+            return torch.zeros_like(x), others
+        return torch.autograd.grad(total, x)[0], others

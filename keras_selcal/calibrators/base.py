@@ -5,6 +5,7 @@ import inspect
 import math
 import os
 import warnings
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -382,7 +383,7 @@ class Calibrator(ABC):
             record, parameters = read_file(path)
             made = class_in_files(record["class"])
             fitted = Fitted(**record["fitted"])
-        except (EOFError, KeyError, TypeError, ValueError, BadZipFile):
+        except (EOFError, KeyError, TypeError, ValueError, BadZipFile, zlib.error):
             refuse("path", str(path), allowed)
         if not (isinstance(made, type) and issubclass(made, cls)):
             refuse("path", str(path), f"{allowed}, of a {cls.__name__}")

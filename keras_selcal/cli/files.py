@@ -78,13 +78,7 @@ def _read_npz(path: Path, multi_label: bool) -> PredictionFile:
             data = {key: file[key] for key in file.files}
     except MemoryError:
         fail(path, "the arrays do not fit in memory")
-    except (
-        EOFError,
-        OSError,
-        ValueError,
-        zipfile.BadZipFile,
-        NotImplementedError,
-    ) as e:
+    except Exception as e:  # a damaged or encrypted archive fails in many ways
         fail(path, f"not a .npz archive of plain arrays ({e})")
     found = ", ".join(f"`{key}`" for key in data) or "none"
     given = [key for key in ("logits", "probs") if key in data]

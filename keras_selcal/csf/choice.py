@@ -134,8 +134,9 @@ def compare(
             from_logits, samples.num_classes, samples.events
         )
     parts = samples.split_labels()
+    found = (get(score, from_logits=from_logits) for score in candidates)
     return best_of(
-        [msp, *(get(score, from_logits=from_logits) for score in candidates)],
+        [msp, *(score for score in found if score is not msp)],
         lambda score: [part.ranks(score) for part in parts],
         [1.0 - part.correct for part in parts],
         [part.weight for part in parts],

@@ -16,6 +16,9 @@ from keras_selcal.selective.cuts import Cuts
 
 FIRST_AXIS = "first_axis"
 
+# Share of copies among the samples above which a guarantee is doubtful.
+_MOST_COPIES = 0.01
+
 # Of random halves. Not 0, by which many data are shuffled: the same permutation again
 # could undo that and split data that were sorted by class by their class.
 _SPLIT_SEED = 0x5E1CA1
@@ -114,6 +117,32 @@ class SelectionData:
                 f'`groups="{FIRST_AXIS}"` to make each input one unit.',
                 stacklevel=3,
             )
+        elif self.groups is None and self.copies > _MOST_COPIES * self.n:
+            warnings.warn(
+                f"{self.copies} of {self.n} samples have exactly the outputs of "
+                "another sample, as copies of one input do. The guarantee is for "
+                "independent samples and can fail more often than it says. Remove the "
+                "copies, or pass `groups=` with the same name for all copies of an "
+                "input.",
+                stacklevel=3,
+            )
+
+    @property
+    def copies(self) -> int:
+        """Number of samples that count with the outputs of an earlier one.
+
+        Of two classes, and where a softmax is saturated, different inputs can have the
+        same outputs: such rows are not counted.
+        """
+        y_pred = self.y_pred
+        if y_pred.ndim != 2 or y_pred.shape[1] < 3 or self.outputs.multi_label:
+            return 0
+        rows = y_pred[self.weight > 0]
+        if not self.outputs.from_logits:
+            rows = rows[rows.max(axis=-1) < 1]
+        rows = np.ascontiguousarray(rows)
+        whole = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1])))
+        return len(rows) - len(np.unique(whole))
 
     @property
     def n(self) -> int:

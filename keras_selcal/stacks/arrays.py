@@ -168,7 +168,7 @@ def combine(
     >>> from keras_selcal import functional
     >>> stack = [[[0.9, 0.1], [0.6, 0.4]], [[0.8, 0.2], [0.1, 0.9]]]
     >>> z = combine(stack, "agreement")
-    >>> functional.aurc([0, 0], z, csf="max_logit", from_logits=True)  # (0 + ½)/2
+    >>> round(functional.aurc([0, 0], z, csf="max_logit", from_logits=True), 4)  # ½/2
     0.25
     """
     return np.asarray(combined(_members(stack, from_logits)[0], checked(csf), np))

@@ -12,10 +12,10 @@ import numpy as np
 from keras import ops
 
 from keras_selcal import AULoss, AURCLoss, KDECrossentropy, functional
+from keras_selcal._backend.ops import gradient
 from recipes import losses
 from recipes.evaluation import METRICS, evaluate
 from recipes.paper import posthoc, published
-from recipes.paper.analysis import gradient
 from recipes.paper.released import ReleasedAULoss
 from recipes.runs import Predictions, Run
 from recipes.tables import Table, cell_of

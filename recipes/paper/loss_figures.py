@@ -9,7 +9,7 @@ from keras_selcal import (
     InverseFocalLoss,
 )
 from keras_selcal.plots import canvas
-from recipes.paper import loss_plots
+from keras_selcal.plots import loss_curves as loss_plots
 from recipes.paper.picture import Picture, axes
 from recipes.paper.released import VARIANTS, DualFocalVariant
 
@@ -67,7 +67,7 @@ def gradient_comparison() -> Picture:
         "goes to 0 as p goes to 1. The gradient of inverse focal loss does not, and it "
         f"is positive for some p if γ is above 1/W(1/e) = {TURN} (the paper's text "
         "says 3.5, its appendix 4). Computed from the losses, as by "
-        "`recipes.paper.analysis.loss_curve`.",
+        "`keras_selcal.losses.analysis.loss_curve`.",
         left.figure,
     )
 

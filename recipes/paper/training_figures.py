@@ -15,10 +15,10 @@ from keras_selcal import (
     csf,
     plots,
 )
+from keras_selcal._backend.ops import gradient
+from keras_selcal.plots import loss_curves as loss_plots
 from recipes import settings
 from recipes.data.digits import LABEL_NOISE
-from recipes.paper import loss_plots
-from recipes.paper.analysis import gradient
 from recipes.paper.picture import Picture, axes, slug
 from recipes.paper.released import DualFocalVariant
 from recipes.progress import Progress, console

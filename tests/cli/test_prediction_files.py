@@ -80,3 +80,13 @@ def test_indices_and_one_hot_labels_of_the_same_samples_agree(tmp_path, monkeypa
     np.savez("b.npz", probs=PROBS, labels=np.eye(3)[:2])
     main(["report", "a.npz", "b.npz", "--resamples", "20"])
     assert (tmp_path / "report.html").exists()
+
+
+def test_a_damaged_archive_is_told_in_a_sentence(tmp_path, rng):
+    path = tmp_path / "damaged.npz"
+    np.savez_compressed(path, logits=rng.normal(size=(400, 5)), labels=np.arange(400))
+    content = bytearray(path.read_bytes())
+    content[200:1200] = bytes(1000)
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"not a \.npz archive of plain arrays"):
+        read_predictions(path)

@@ -100,3 +100,15 @@ def test_nothing_is_chosen_on_predictions_with_nan(rng):
     z[3, 1] = np.nan
     with pytest.raises(ValueError, match="`logits` must be predictions without NaN"):
         csf.choose(z, rng.integers(0, 3, 40))
+
+
+def test_msp_among_the_candidates_is_no_candidate_of_its_own(rng):
+    logits, y = scaled_logits(rng, 400)
+
+    def worst(p):
+        return -p.max(-1) if isinstance(p, np.ndarray) else -csf.msp(p)
+
+    worst.support = (-1.0, 0.0)
+    alone = csf.compare(logits, y, candidates=[worst])
+    both = csf.compare(logits, y, candidates=["msp", worst])
+    assert both.gain == alone.gain < 0

@@ -67,7 +67,7 @@ def test_tutorials(tutorial, tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_SELCAL_QUICK", "1")
     data = {
         part: [
-            [f"{word}{i} please {part} {j}", f"intent{i}"]
+            [f"{word}{i} please {part} case{j}", f"intent{i}"]
             for i in range(10)
             for word in ("word", "thing")
             for j in range(15)

@@ -264,3 +264,15 @@ def test_inputs_that_are_refused_by_name():
         fit(x, y).predict(x[:0], verbose=0)
     with pytest.raises(ValueError, match="`groups` must be numbers or words, not a"):
         fit(x, y, groups=np.array([None, "a"] * 30, object))
+
+
+def test_copies_among_the_samples_of_a_guarantee_are_told():
+    x, y = draw()
+    thrice, labels = np.repeat(x[:200], 3, axis=0), np.repeat(y[:200], 3)
+    options = {"risk": 0.4, "delta": 0.1, "verbose": 0}
+    with pytest.warns(UserWarning, match="400 of 600 samples"):
+        SelectiveClassifier(identity()).fit(thrice, labels, **options)
+    # Named groups are the remedy, and single samples are no copies.
+    groups = np.repeat(np.arange(200), 3)
+    SelectiveClassifier(identity()).fit(thrice, labels, groups=groups, **options)
+    SelectiveClassifier(identity()).fit(x, y, **options)

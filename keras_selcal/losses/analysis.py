@@ -1,6 +1,5 @@
 """Weight and gradient of a loss as functions of p, the true class's probability."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ from keras import ops
 
 from keras_selcal import losses as library
 from keras_selcal._arrays import Array, Tensor, to_numpy
+from keras_selcal._backend.ops import gradient
 from keras_selcal._predictions.batch import Batch
 from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._predictions.samples import Samples
@@ -270,33 +270,6 @@ def _differentiate(
     )
     # As in `ReweightedLoss.sample_losses`.
     return slope, 1 + loss.strength * (weights - 1), values
-
-
-def gradient(function: Callable[[Tensor], Any], x: Tensor) -> tuple[Tensor, Any]:
-    """Returns ∂f/∂x by automatic differentiation, and what else `function` returns.
-
-    `function(x)` returns f, a scalar, and any structure of tensors.
-    """
-    backend = keras.backend.backend()
-    if backend == "jax":
-        import jax
-
-        return jax.grad(function, has_aux=True)(x)
-    if backend == "tensorflow":
-        import tensorflow as tf
-
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            total, others = function(x)
-        return tape.gradient(total, x, unconnected_gradients="zero"), others
-    import torch
-
-    with torch.enable_grad():
-        x = x.detach().clone().requires_grad_()
-        total, others = function(x)
-        if not total.requires_grad:
-            return torch.zeros_like(x), others
-        return torch.autograd.grad(total, x)[0], others
 
 
 class _Unweighted(ReweightedLoss):

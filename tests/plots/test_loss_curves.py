@@ -13,7 +13,7 @@ from keras_selcal import (
     FocalLoss,
     InverseFocalLoss,
 )
-from recipes.paper import loss_plots
+from keras_selcal.plots import loss_curves as loss_plots
 
 P = np.arange(1, 256) / 256
 

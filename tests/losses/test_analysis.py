@@ -16,7 +16,7 @@ from keras_selcal import (
     InverseFocalLoss,
     KDECrossentropy,
 )
-from recipes.paper.analysis import drag, loss_curve, sample_gradients
+from keras_selcal.losses.analysis import drag, loss_curve, sample_gradients
 
 quiet = pytest.mark.filterwarnings("ignore:InverseFocalLoss with", "ignore:AULoss with")
 

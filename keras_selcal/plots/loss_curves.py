@@ -9,9 +9,9 @@ from keras_selcal import losses as library
 from keras_selcal._arrays import Array
 from keras_selcal._validation import refuse
 from keras_selcal.losses import ReweightedLoss
+from keras_selcal.losses.analysis import SampleGradients, loss_curve
+from keras_selcal.losses.analysis import sample_gradients as gradients_at
 from keras_selcal.plots import canvas
-from recipes.paper.analysis import SampleGradients, loss_curve
-from recipes.paper.analysis import sample_gradients as gradients_at
 
 _MARKERS = ("o", "^", "s", "D", "v", "P", "X")
 # Share of the height that the histogram of p takes, and the number of its bars.
@@ -34,7 +34,7 @@ def loss_weights(
     weights depend only on p. Those of AU and AURC depend on the rank of the sample's
     confidence in its batch: here, a large batch with the distribution of `y_pred`, or
     with `msp` uniform on [1/k, 1]. The numbers are those of
-    `recipes.paper.analysis.loss_curve`.
+    `keras_selcal.losses.analysis.loss_curve`.
 
     Formula:
 
@@ -105,8 +105,8 @@ def loss_gradients(
 
     Training raises p where the gradient is negative and lowers p where it is positive,
     as inverse focal loss with γ above 3.6 does in places;
-    `recipes.paper.analysis.loss_curve` lists where. Near p = 0 the axis cuts the curves
-    off.
+    `keras_selcal.losses.analysis.loss_curve` lists where. Near p = 0 the axis cuts the
+    curves off.
 
     Formula:
 
@@ -223,7 +223,7 @@ def sample_gradients(
 
     Each sample is one point for each loss, at p of its true class. A histogram at the
     bottom shows the distribution of p. The numbers are those of
-    `recipes.paper.analysis.sample_gradients`; near p = 0 the axis cuts them off.
+    `keras_selcal.losses.analysis.sample_gradients`; near p = 0 the axis cuts them off.
 
     Several models, or one model at several stages of its training, are drawn side by
     side:
