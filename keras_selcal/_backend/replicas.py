@@ -20,7 +20,9 @@ class _Mirrored(Alone):
         self.context, self.reduce_sum = context, reduce_sum
 
     def gather(self, x: Tensor) -> Tensor:
-        return self.context.all_gather(ops.stop_gradient(x), axis=1)
+        gathered = self.context.all_gather(ops.stop_gradient(x), axis=1)
+        # The number of rows, which it does not know, is a shape.
+        return ops.reshape(gathered, (x.shape[0], -1))
 
     def total(self, x: Tensor) -> Tensor:
         return self.context.all_reduce(self.reduce_sum, x)

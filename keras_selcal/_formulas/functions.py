@@ -68,6 +68,13 @@ def where_positive(condition: Any, x: Any, xp: Any) -> Any:
     return xp.where(condition, x, xp.ones((), dtype=x.dtype))
 
 
+def cumsum(x: Any, xp: Any) -> Any:
+    """Returns cumulative sums over the last axis, in the dtype of x, which Keras does
+    not keep on PyTorch.
+    """
+    return xp.cumsum(x, axis=-1, dtype=x.dtype)
+
+
 def zero_unless(condition: Any, x: Any, xp: Any) -> Any:
     """Returns x where the condition holds, and 0 elsewhere."""
     return xp.where(condition, x, xp.zeros((), dtype=x.dtype))

@@ -7,6 +7,7 @@ from keras_selcal._formulas.functions import (
     at_least,
     cast,
     constant,
+    cumsum,
     still,
     sum_by_cell,
     where_positive,
@@ -80,7 +81,7 @@ def tie_groups(x: Any, xp: Any) -> Any:
     order = xp.argsort(x, axis=-1)
     ranked = xp.take_along_axis(x, order, axis=-1)
     previous = xp.concatenate([ranked[:, :1], ranked[:, :-1]], axis=-1)
-    group = xp.cumsum(cast(ranked != previous, x.dtype, xp), axis=-1)
+    group = cumsum(cast(ranked != previous, x.dtype, xp), xp)
     # The order of the order undoes the sort.
     return xp.take_along_axis(group, xp.argsort(order, axis=-1), axis=-1)
 
@@ -97,6 +98,6 @@ def rank_weights(
     count = count_weights(scores, sample_weight, xp)
     group, n = tie_groups(scores, xp), scores.shape[1]
     size = sum_by_cell(count, group, xp.shape(scores)[1] if n is None else n, xp)
-    upto = xp.cumsum(size, axis=-1)
+    upto = cumsum(size, xp)
     alpha = ESTIMATORS[estimator](upto[:, -1:], upto - size, upto, xp)
     return xp.take_along_axis(alpha, cast(group, "int32", xp), axis=-1)

@@ -15,6 +15,7 @@ from keras_selcal._formulas.functions import (
     at_least,
     clip,
     constant,
+    cumsum,
     floor,
     where_positive,
     zero_unless,
@@ -45,14 +46,14 @@ class Ranking(NamedTuple):
     @property
     def before(self) -> Any:
         """The mass of the less confident groups."""
-        return self.xp.cumsum(self.mass, axis=-1) - self.mass
+        return cumsum(self.mass, self.xp) - self.mass
 
     def accepted(self) -> tuple[Any, Any]:
         """Returns the mass and the loss of each group and all more confident ones, from
         the most confident group to the least.
         """
         both = self.xp.flip(self.xp.stack([self.mass, self.loss]), axis=-1)
-        sums = self.xp.cumsum(both, axis=-1)
+        sums = cumsum(both, self.xp)
         return sums[0], sums[1]
 
     def ends(self) -> tuple[Any, Any, Any]:
@@ -114,7 +115,7 @@ class Ranking(NamedTuple):
         xp = self.xp
         right = self.mass - self.loss
         all_right, all_wrong = xp.sum(right, axis=-1), xp.sum(self.loss, axis=-1)
-        wrong_below = xp.cumsum(self.loss, axis=-1) - self.loss / 2
+        wrong_below = cumsum(self.loss, xp) - self.loss / 2
         both = (all_right > 0) & (all_wrong > 0)
         share = wrong_below / where_positive(both, all_wrong, xp)[..., None]
         area = xp.sum(right * share, axis=-1) / where_positive(both, all_right, xp)
@@ -130,8 +131,8 @@ class Ranking(NamedTuple):
         if positive == "known":
             mass, found = xp.flip(mass, axis=-1), xp.flip(mass - found, axis=-1)
         total = xp.sum(found, axis=-1)
-        upto = xp.cumsum(mass, axis=-1)
-        precision = xp.cumsum(found, axis=-1) / at_least(upto, TINY, xp)
+        upto = cumsum(mass, xp)
+        precision = cumsum(found, xp) / at_least(upto, TINY, xp)
         area = xp.sum(found * precision, axis=-1)
         return _nan_unless(total > 0, area / where_positive(total > 0, total, xp), xp)
 

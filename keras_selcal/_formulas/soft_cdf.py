@@ -16,6 +16,7 @@ from keras_selcal._formulas.functions import (
     at_most,
     cast,
     clip,
+    cumsum,
     floor,
     smaller,
     still,
@@ -90,7 +91,7 @@ def quantile(u: Any, count: Any | None, q: float, xp: Any) -> Any:
     count = xp.ones_like(u) if count is None else still(count, xp)
     order = xp.argsort(u, axis=-1)
     u, count = (xp.take_along_axis(x, order, axis=-1) for x in (u, count))
-    upto = xp.cumsum(count, axis=-1)
+    upto = cumsum(count, xp)
     total = upto[:, -1:]
     position = at_least(q * (total - 1.0), 0.0, xp)
     rank = floor(position, xp)

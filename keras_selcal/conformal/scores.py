@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 
 from keras_selcal._arrays import row_blocks, to_numbers
-from keras_selcal._formulas.functions import at_least, cast, first_largest, floor
+from keras_selcal._formulas.functions import (
+    at_least,
+    cast,
+    cumsum,
+    first_largest,
+    floor,
+)
 from keras_selcal._predictions.outputs import two_columns
 from keras_selcal._validation import (
     SUM_TOLERANCE,
@@ -92,7 +98,7 @@ class NonconformityScore:
             return xp.where(o == 1, u * top, top + (o - 2 + u) * self.penalty)
         # Sums from the smallest probability upwards: small ones are not rounded away.
         upwards = xp.flip(xp.take_along_axis(p, order, axis=-1), axis=-1)
-        upto = xp.flip(xp.cumsum(upwards, axis=-1), axis=-1)
+        upto = xp.flip(cumsum(upwards, xp), axis=-1)
         below = xp.concatenate([upto[..., 1:], xp.zeros_like(upto[..., :1])], axis=-1)
         below = xp.take_along_axis(below, rank, axis=-1)
         scores = (u - 1) * p - below

@@ -194,9 +194,9 @@ class ClassificationMetric(keras.metrics.Metric):
             # Labels and classes of a sample follow each other.
             index = ops.reshape(index, (-1, groups))
             first = ops.arange(groups, dtype=index.dtype) * size
-            index = ops.reshape(index + first, (-1,))
+            index = index + first
         rows = ops.stack(columns, axis=-1)
-        ids = ops.cast(index, "int32")
+        ids = ops.reshape(ops.cast(index, "int32"), (-1,))
         sums = segment_sum(rows, ids, groups * size, ops)
         return ops.reshape(sums, (groups, size, len(columns)))
 

@@ -78,9 +78,11 @@ class BrierScore(ClassificationMetric):
         self._sums = self.add_sums("sums", (groups, 2))
 
     def update(self, batch: Batch, w: Tensor) -> None:
-        rows = ops.stack([w, w * brier(batch)], axis=-1)
-        rows = ops.reshape(rows, (-1, int(self.groups or 1), 2))
-        self.accumulate(self._sums, ops.sum(rows, axis=0))
+        rows = ops.stack([w, w * brier(batch)])
+        rows = ops.reshape(rows, (2, -1, int(self.groups or 1)))
+        # Along the last axis, TensorFlow's sums lose fewer digits.
+        rows = ops.transpose(rows, (2, 0, 1))
+        self.accumulate(self._sums, ops.sum(rows, axis=-1))
 
     def compute(self) -> tuple[Tensor, Tensor]:
         sums = self.total(self._sums)

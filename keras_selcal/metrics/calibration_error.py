@@ -17,6 +17,7 @@ from keras_selcal._formulas.binning import (
 )
 from keras_selcal._formulas.functions import (
     clip,
+    cumsum,
     safe_log,
     where_positive,
 )
@@ -81,7 +82,7 @@ def _upto(mass: Tensor, value: Tensor, cuts: Tensor) -> Tensor:
     """Returns the value of the first cells that have the mass of each cut, (groups, m);
     a cell across a cut counts in part.
     """
-    before = ops.cumsum(mass, axis=-1) - mass
+    before = cumsum(mass, ops) - mass
     width = where_positive(mass > 0, mass, ops)
     share = (cuts[..., None] - before[:, None]) / width[:, None]
     share = clip(share, 0.0, 1.0, ops)
