@@ -69,10 +69,11 @@ def where_positive(condition: Any, x: Any, xp: Any) -> Any:
 
 
 def cumsum(x: Any, xp: Any) -> Any:
-    """Returns cumulative sums over the last axis, in the dtype of x, which Keras does
-    not keep on PyTorch.
+    """Returns cumulative sums over the last axis in the dtype of x.
+
+    Keras computes those of float64 in float32 on PyTorch, which is exact for counts.
     """
-    return xp.cumsum(x, axis=-1, dtype=x.dtype)
+    return cast(xp.cumsum(x, axis=-1), x.dtype, xp)
 
 
 def zero_unless(condition: Any, x: Any, xp: Any) -> Any:
