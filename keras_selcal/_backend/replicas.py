@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from keras_selcal._arrays import Tensor
-from keras_selcal._formulas.soft_cdf import ALONE, Alone
+from keras_selcal._backend.alone import ALONE, Alone
 
 
 class _Mirrored(Alone):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_selcal._backend.alone import ALONE, Alone
 from keras_selcal._formulas.counts import count_scale
 from keras_selcal._formulas.functions import (
     TINY,
@@ -31,21 +32,6 @@ _LARGEST_BELOW_1 = 1.0 - 2.0**-24
 
 # Entries of the matrix σ((u − c_m)/ν) that are held at a time: 64 MB of float32.
 _MOST_ENTRIES = 2**24
-
-
-class Alone:
-    """The only replica of a step; `_backend/replicas.py` has several."""
-
-    def gather(self, x: Any) -> Any:
-        """Returns x (rows, n) of all replicas side by side, without a gradient."""
-        return x
-
-    def total(self, x: Any) -> Any:
-        """Returns x, summed over the replicas; its gradient is summed likewise."""
-        return x
-
-
-ALONE = Alone()
 
 
 def to_unit(scores: Any, support: tuple[float, float], xp: Any) -> Any:

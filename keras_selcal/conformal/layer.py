@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_selcal._arrays import Tensor
-from keras_selcal._formulas.functions import constant, log_softmax, safe_log
+from keras_selcal._formulas.functions import constant, safe_log
 from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._saving import serializable
 from keras_selcal.calibrators.layer import CalibrationLayer
@@ -138,7 +138,8 @@ class ConformalLayer(AnswerLayer):
             # Those of the model itself: a calibrator can map many samples to one value.
             logits = columns if self.outputs.from_logits else safe_log(columns, ops)
             direction = ops.convert_to_tensor(self._direction)
-            u = uniforms(log_softmax(logits, ops), direction, ops)
+            # One kernel of the backend, so that compiled and eager steps round alike.
+            u = uniforms(ops.log_softmax(logits, axis=-1), direction, ops)
         return self.score.of_classes(probabilities, u, ops)
 
     def get_config(self) -> dict[str, Any]:

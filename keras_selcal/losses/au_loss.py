@@ -9,9 +9,9 @@ from keras import ops
 
 from keras_selcal import csf as csf_module
 from keras_selcal._arrays import Tensor
+from keras_selcal._backend.alone import ALONE
 from keras_selcal._backend.replicas import replicas
 from keras_selcal._formulas.soft_cdf import (
-    ALONE,
     THROUGH,
     au_weights,
     check_cdf_arguments,

@@ -206,11 +206,12 @@ def test_channels_first_equal_channels_last(options, tmp_path):
         classifier = ConformalClassifier(
             model, axis=axis, calibrator=calibrator, **options
         ).fit(
-            inputs,
-            y,
-            sample_weight=weight,
+            # Rounding moves u: a sample of the fit can lie on the threshold.
+            inputs[9:],
+            y[9:],
+            sample_weight=weight[9:],
             groups="first_axis",
-            strata=strata,
+            strata=strata[9:],
             verbose=0,
         )
         classifier.save(tmp_path / "classifier.keras")

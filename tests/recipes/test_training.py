@@ -13,7 +13,7 @@ import tiny_run
 from backends import FEW_STEPS
 from processes import finish, start
 
-from keras_selcal import AULoss, functional
+from keras_selcal import functional
 from recipes import data, models, training
 from recipes.data.pipeline import Batches
 from recipes.evaluation import evaluate
@@ -155,16 +155,16 @@ def test_validation_and_a_rising_weight_gradient_survive_a_stop(tmp_path, monkey
     validated = [row["epoch"] for row in whole.history() if row["val_loss"] > 0]
     assert validated == [3, 4]
     assert whole.environment()["best_epoch"] in validated
-    shares, assign = [], AULoss.assign
+    shares, begin = [], training.RisingWeightGradient.on_epoch_begin
 
-    def recording(loss, name, value):
+    def recording(callback, epoch, logs=None):
         if len(shares) == 2:
             shares.append("stopped")
             raise KeyboardInterrupt
-        shares.append(value)
-        assign(loss, name, value)
+        begin(callback, epoch, logs)
+        shares.append(callback.model.loss.weight_gradient)
 
-    monkeypatch.setattr(AULoss, "assign", recording)
+    monkeypatch.setattr(training.RisingWeightGradient, "on_epoch_begin", recording)
     with pytest.raises(KeyboardInterrupt):
         tiny_run.train(tmp_path / "stopped", changed=changed)
     resumed = tiny_run.train(tmp_path / "stopped", changed=changed)
