@@ -62,7 +62,7 @@ def keras_cv_resnet(
             layer.momentum = 0.9
         if preset is None and layer.name.endswith(last):
             weight = getattr(layer, scale)
-            weight.assign(ops.zeros_like(weight))
+            weight.assign(ops.zeros(weight.shape, weight.dtype))
     x = layers.GlobalAveragePooling2D()(features.output)
     return keras.Model(features.inputs, logits(x, num_classes))
 
