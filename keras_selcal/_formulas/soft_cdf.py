@@ -231,6 +231,6 @@ def au_weights(
     values = soft_cdf(at, counts, smoothing, xp)
     values, c = values[..., :-1], 1.0 / still(values[..., -1:], xp)
     if through == "cdf":
-        # Ĝ(τ) is κ by definition.
+        # Ĝ(τ) is held constant: it is κ where τ is a quantile.
         values = xp.where(below, values, still(values, xp))
     return -c * xp.log1p(-values)

@@ -4,8 +4,8 @@
 |---------------------------|-------------------------------------------|------------|
 | `TemperatureScaling`      | softmax(z/T)                              | 1          |
 | `VectorScaling`           | softmax(w ∘ z + b)                        | 2k         |
-| `StructuredVectorScaling` | softmax(w ∘ ln q + b), q = softmax(z/T)   | 2k + 1     |
-| `StructuredMatrixScaling` | softmax(W ln q + b), q = softmax(z/T)     | k² + k + 1 |
+| `StructuredVectorScaling` | softmax(w ∘ ln q + b), q ≈ softmax(z/T)   | 2k + 1     |
+| `StructuredMatrixScaling` | softmax(W ln q + b), q ≈ softmax(z/T)     | k² + k + 1 |
 | `DirichletCalibration`    | softmax(W ln q + b), q = softmax(z)       | k² + k     |
 | `HistogramBinning`        | frequency in the bin of q_c, renormalised | kM         |
 | `IsotonicCalibration`     | non-decreasing curve of q_c, renormalised | up to kn   |

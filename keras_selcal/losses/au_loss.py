@@ -74,8 +74,8 @@ class AULoss(ReweightedLoss):
     The cost is O(nM).
 
     Args:
-        csf: confidence score function: `"msp"`, `"margin"`, `"neg_entropy"` or a
-            callable (see `keras_selcal.csf`).
+        csf: confidence score function: a name of `keras_selcal.csf`, such as `"msp"`,
+            or a callable.
         quantile: κ in (0, 1]; τ is the κ-quantile of the batch's scores. Defaults to
             0.75.
         threshold: τ itself, on the scale of the scores; pass at most one of
@@ -103,8 +103,7 @@ class AULoss(ReweightedLoss):
             their samples together, or each its own share of the batch. With JAX,
             `keras.distribution` always ranks the global batch. `docs/devices.md`
             measures the difference.
-        strength: a in [0, 1]; the loss is (1 − a + a w) ℓ, w the weight. With 0 it is
-            the base loss.
+        strength: a in [0, 1]; the loss is (1 − a + a β) ℓ. With 0 it is the base loss.
         from_logits: whether `y_pred` holds logits instead of probabilities.
         multi_label: whether `y_pred` holds k independent sigmoids.
         ignore_class: samples with this label are left out.
@@ -115,7 +114,7 @@ class AULoss(ReweightedLoss):
         dtype: dtype of the result. Defaults to `keras.config.floatx()`.
 
     Sample weights and masks: a sample of weight 0 changes nothing for the others; one
-    of integer weight w gets the β that w copies of it would get.
+    of integer weight m gets the β that m copies of it would get.
 
     Example:
     >>> import numpy as np

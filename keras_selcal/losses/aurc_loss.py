@@ -29,13 +29,12 @@ class AURCLoss(ReweightedLoss):
     carry no gradient. Samples of equal score share the mean weight of their ranks.
 
     Args:
-        csf: confidence score function: `"msp"`, `"margin"`, `"neg_entropy"` or a
-            callable (see `keras_selcal.csf`).
+        csf: confidence score function: a name of `keras_selcal.csf`, such as `"msp"`,
+            or a callable.
         estimator: `"harmonic"` or `"log"`.
         base_loss: ℓ: `"crossentropy"`, `"brier"`, or any loss with one value for each
             sample (see `ReweightedLoss`).
-        strength: a in [0, 1]; the loss is (1 − a + a w) ℓ, w the weight. With 0 it is
-            the base loss.
+        strength: a in [0, 1]; the loss is (1 − a + a α) ℓ. With 0 it is the base loss.
         from_logits: whether `y_pred` holds logits instead of probabilities.
         multi_label: whether `y_pred` holds k independent sigmoids.
         ignore_class: samples with this label are left out.

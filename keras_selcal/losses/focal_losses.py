@@ -47,8 +47,8 @@ class FocalLoss(_FocalFamily):
 
     Args:
         gamma: γ ≥ 0, or `"53"` for FL-53: γ = 5 where p_y < 0.2, else 3.
-        strength: a in [0, 1]; the loss is (1 − a + a w) ℓ, w the weight. With 0 it is
-            the base loss.
+        strength: a in [0, 1]; the loss is −(1 − a + a w) ln p_y, w the weight. With 0
+            it is cross-entropy.
         from_logits: whether `y_pred` holds logits instead of probabilities.
         multi_label: whether `y_pred` holds k independent sigmoids.
         ignore_class: samples with this label are left out.
@@ -125,8 +125,8 @@ class InverseFocalLoss(_FocalFamily):
 
     Args:
         gamma: γ ≥ 0.
-        strength: a in [0, 1]; the loss is (1 − a + a w) ℓ, w the weight. With 0 it is
-            the base loss.
+        strength: a in [0, 1]; the loss is −(1 − a + a w) ln p_y, w the weight. With 0
+            it is cross-entropy.
         from_logits: whether `y_pred` holds logits instead of probabilities.
         multi_label: whether `y_pred` holds k independent sigmoids.
         ignore_class: samples with this label are left out.
@@ -201,8 +201,8 @@ class DualFocalLoss(_FocalFamily):
 
     Args:
         gamma: γ ≥ 0.
-        strength: a in [0, 1]; the loss is (1 − a + a w) ℓ, w the weight. With 0 it is
-            the base loss.
+        strength: a in [0, 1]; the loss is −(1 − a + a w) ln p_y, w the weight. With 0
+            it is cross-entropy.
         from_logits: whether `y_pred` holds logits instead of probabilities.
         multi_label: whether `y_pred` holds k independent sigmoids.
         ignore_class: samples with this label are left out.

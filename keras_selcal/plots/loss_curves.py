@@ -66,7 +66,13 @@ def loss_weights(
 
 
 def loss_values(
-    losses: Any, num_classes: int = 10, *, ax: Any = None, **options: Any
+    losses: Any,
+    num_classes: int = 10,
+    *,
+    y_pred: Any | None = None,
+    normalize: bool = True,
+    rival: float | None = None,
+    ax: Any = None,
 ) -> Any:
     """Draws the loss of a sample, against p of its true class.
 
@@ -81,8 +87,11 @@ def loss_values(
     Args:
         losses: as in `loss_weights`.
         num_classes: k.
+        y_pred: probabilities (..., k) that represent the batch; they determine k.
+        normalize: whether to divide by the mean weight, to make curves comparable.
+        rival: the share of 1 − p that one other class has. By default all other
+            classes have the same share.
         ax: the Axes to draw on. By default a new figure is made.
-        **options: `y_pred`, `normalize` and `rival`, as in `loss_weights`.
 
     Returns:
         The Axes.
@@ -91,15 +100,21 @@ def loss_values(
     - Zhou et al., Revisiting Reweighted Risk for Calibration: AURC, Focal and Inverse
       Focal Loss, Fig. weightandloss
     """
-    ax, _, values = _draw("loss", losses, num_classes, ax, **options)
+    ax, _, values = _draw("loss", losses, num_classes, ax, normalize, y_pred, rival)
     # Losses go to ∞ as p goes to 0: the axis ends at the largest median of the losses.
     ax.set_ylim(0, 1.05 * np.median(values, axis=0).max())
-    _finish(ax, f"loss of the sample{_mean_weight(**options)}")
+    _finish(ax, f"loss of the sample{_mean_weight(normalize)}")
     return ax
 
 
 def loss_gradients(
-    losses: Any, num_classes: int = 10, *, ax: Any = None, **options: Any
+    losses: Any,
+    num_classes: int = 10,
+    *,
+    y_pred: Any | None = None,
+    normalize: bool = True,
+    rival: float | None = None,
+    ax: Any = None,
 ) -> Any:
     """Draws the gradient of a loss with respect to p of the true class.
 
@@ -120,8 +135,11 @@ def loss_gradients(
     Args:
         losses: as in `loss_weights`.
         num_classes: k.
+        y_pred: probabilities (..., k) that represent the batch; they determine k.
+        normalize: whether to divide by the mean weight, to make curves comparable.
+        rival: the share of 1 − p that one other class has. By default all other
+            classes have the same share.
         ax: the Axes to draw on. By default a new figure is made.
-        **options: `y_pred`, `normalize` and `rival`, as in `loss_weights`.
 
     Returns:
         The Axes.
@@ -130,10 +148,12 @@ def loss_gradients(
     - Zhou et al., Revisiting Reweighted Risk for Calibration: AURC, Focal and Inverse
       Focal Loss, App. gradient
     """
-    ax, p, gradients = _draw("gradient", losses, num_classes, ax, **options)
+    ax, p, gradients = _draw(
+        "gradient", losses, num_classes, ax, normalize, y_pred, rival
+    )
     # Gradients go to −∞ as p goes to 0: the axis ends at the median at p = 0.1.
     lowest = np.median(gradients, axis=0)[p >= 0.1].min()
-    finish_gradients(ax, lowest, np.max(gradients), _mean_weight(**options))
+    finish_gradients(ax, lowest, np.max(gradients), _mean_weight(normalize))
     return ax
 
 
@@ -165,7 +185,7 @@ def _draw(
     return ax, curve.p, np.array(drawn)
 
 
-def _mean_weight(normalize: bool = True, **options: Any) -> str:
+def _mean_weight(normalize: bool) -> str:
     return " (mean weight 1)" if normalize else ""
 
 
