@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 from keras.src.backend import get_keras_mask
 
@@ -48,6 +49,18 @@ def argmax(x: Tensor) -> Tensor:
     below = ops.cast(x < ops.amax(x, axis=-1, keepdims=True), x.dtype)
     place = ops.arange(k, dtype=x.dtype) + k * below
     return ops.cast(ops.amin(place, axis=-1, keepdims=True), "int32")
+
+
+def uniform_edges(num_bins: int, dtype: Any) -> Tensor:
+    """Returns 0, 1/M … 1, each rounded to a dtype.
+
+    XLA divides by a constant by a product with its reciprocal, which is off in the last
+    digit; a table of NumPy is not. On PyTorch a table would be a copy to the device,
+    and break the graph of `torch.compile`.
+    """
+    if keras.backend.backend() == "torch":
+        return ops.arange(num_bins + 1, dtype=dtype) / num_bins
+    return ops.convert_to_tensor(np.arange(num_bins + 1) / num_bins, dtype=dtype)
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:

@@ -49,6 +49,15 @@ def check_kind(kind: Any, num_classes: int) -> None:
         refuse("kind", kind, f'"top_label" for k={num_classes} classes')
 
 
+def uniform_edges(num_bins: int, dtype: Any, xp: Any) -> Any:
+    """Returns 0, 1/M … 1, each rounded to a dtype."""
+    if xp is np:
+        return (np.arange(num_bins + 1) / num_bins).astype(dtype)
+    from keras_selcal._backend.ops import uniform_edges as of_tensors
+
+    return of_tensors(num_bins, dtype)
+
+
 def uniform_bins(p: Any, num_bins: int, xp: Any, *, left_closed: bool = False) -> Any:
     """Returns the index of each p among M equal bins (a, b], the first one closed, as
     a float; 0 for NaN.
@@ -58,8 +67,9 @@ def uniform_bins(p: Any, num_bins: int, xp: Any, *, left_closed: bool = False) -
     """
     p = zero_unless(p >= 0.0, p, xp)
     # p·M is the bin, except for rounding near an edge.
-    index = floor(p * num_bins, xp)
-    low, high = index / num_bins, (index + 1) / num_bins
+    index = clip(floor(p * num_bins, xp), 0.0, num_bins - 1.0, xp)
+    edges = uniform_edges(num_bins, p.dtype, xp)
+    low, high = (xp.take(edges, cast(i, "int32", xp)) for i in (index, index + 1.0))
     if left_closed:
         index = index + _one_if(p >= high, p, xp) - _one_if(p < low, p, xp)
     else:

@@ -227,7 +227,7 @@ def au_weights(
         own = xp.ones_like(u) if weight is None else weight * scale
         counts = replicas.total(shared_histogram(u, own, num_bins, xp))
     below = u < tau
-    at = xp.concatenate([xp.where(below, u, tau), tau], axis=-1)
+    at = xp.concatenate([xp.where(u >= tau, tau, u), tau], axis=-1)
     values = soft_cdf(at, counts, smoothing, xp)
     values, c = values[..., :-1], 1.0 / still(values[..., -1:], xp)
     if through == "cdf":

@@ -243,8 +243,10 @@ class Batch:
         sum to 1, or logits that are not NaN.
         """
         if self.from_logits:
-            # A maximum is NaN where a logit is.
-            return self._valid_labels & (ops.abs(ops.amax(self.y_pred, -1)) < math.inf)
+            # A sum is NaN where a logit is; XLA's maximum is not on every backend.
+            z = self.y_pred
+            finite = (ops.sum(z, axis=-1) < math.inf) & (ops.amax(z, -1) > -math.inf)
+            return self._valid_labels & finite
         return self._valid_labels & _near_one(self.y_pred)
 
     def checked(self, losses: Tensor) -> Tensor:
@@ -282,8 +284,7 @@ class Batch:
         if not self.from_logits:
             csf.refuse_missing("probabilities")
         csf.check_classes(self.num_classes)
-        # A row that has no probabilities has no score.
-        return self.y_pred + 0.0 * ops.amax(self.y_pred, axis=-1, keepdims=True)
+        return self.y_pred
 
     @cached_property
     def predicted(self) -> Tensor:
@@ -350,8 +351,9 @@ def _or_nan(ones: Tensor) -> Tensor:
 
 
 def _near_one(rows: Tensor) -> Tensor:
-    """Returns whether the absolute values of each row, (n, k), sum to 1, (n,)."""
-    return ops.abs(ops.sum(ops.abs(rows), axis=-1) - 1.0) <= SUM_TOLERANCE
+    """Returns whether each row, (n, k), sums to 1 and has no negative mass, (n,)."""
+    near = ops.abs(ops.sum(rows, axis=-1) - 1.0) <= SUM_TOLERANCE
+    return near & (ops.sum(ops.abs(rows), axis=-1) <= 1.0 + SUM_TOLERANCE)
 
 
 def _product(shape: tuple[Any, ...], like: Tensor, *factors: Any) -> Tensor | None:

@@ -14,6 +14,7 @@ from keras_selcal._arrays import (
 from keras_selcal._formulas import soft_cdf as formulas
 from keras_selcal._formulas.counts import count_weights
 from keras_selcal._formulas.soft_cdf import check_cdf_arguments, check_support
+from keras_selcal._validation import check_weights, refuse
 
 
 def soft_cdf(
@@ -84,6 +85,10 @@ def score_row(
     scores = _floats("scores", scores, xp)
     if sample_weight is not None:
         weight = _floats("sample_weight", sample_weight, xp)
+        if xp is np:
+            check_weights(weight)
+            if np.broadcast_shapes(weight.shape, scores.shape) != scores.shape:
+                refuse("sample_weight", weight.shape, f"of the shape {scores.shape}")
         weight = xp.broadcast_to(weight, xp.shape(scores))
         sample_weight = xp.reshape(weight, (1, -1))
     return xp, xp.reshape(scores, (1, -1)), sample_weight
