@@ -87,9 +87,11 @@ def score_row(
         weight = _floats("sample_weight", sample_weight, xp)
         if xp is np:
             check_weights(weight)
-            if np.broadcast_shapes(weight.shape, scores.shape) != scores.shape:
-                refuse("sample_weight", weight.shape, f"of the shape {scores.shape}")
-        weight = xp.broadcast_to(weight, xp.shape(scores))
+        try:
+            weight = xp.broadcast_to(weight, xp.shape(scores))
+        except ValueError:
+            allowed = f"of a shape that broadcasts to {tuple(scores.shape)}"
+            refuse("sample_weight", tuple(weight.shape), allowed)
         sample_weight = xp.reshape(weight, (1, -1))
     return xp, xp.reshape(scores, (1, -1)), sample_weight
 
