@@ -40,7 +40,7 @@ class Loss(NamedTuple):
 
 _XE = "keras.losses:SparseCategoricalCrossentropy"
 _AU = ("csf", "quantile", "threshold", "num_bins", "smoothing", "weight_gradient")
-_KDE = ("kde_weight", "kind", "bandwidth", "order")
+_KDE = ("kde_weight", "kind", "bandwidth", "exponent")
 _FOCAL, _GAMMA = "keras_selcal:FocalLoss", ("gamma",)
 _PAPER = {
     "xe": Loss("XE", "cross-entropy", _XE),

@@ -21,7 +21,7 @@ ALL = {
     "ts_ece": lambda **kw: TemperatureScaling("ece", **kw),
     "vector": VectorScaling,
     "odir": DirichletCalibration,
-    "l2": lambda **kw: DirichletCalibration("l2", strength=[1.0, 0.1], **kw),
+    "l2": lambda **kw: DirichletCalibration("l2", regularization=[1.0, 0.1], **kw),
     "svs": StructuredVectorScaling,
     "sms": StructuredMatrixScaling,
     "histogram": HistogramBinning,

@@ -11,7 +11,7 @@ NAMES = ["cat", "dog", "<b>cow</b>"]
 
 
 def run(*arguments):
-    main(["report", "--resamples", "20", *arguments])
+    main(["report", "--bootstrap", "20", *arguments])
 
 
 def refused(capsys, arguments, told):

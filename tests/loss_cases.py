@@ -47,9 +47,9 @@ def au_brier(p, log_p, log_p_y, y):
     return reference.au_weights(reference.unit_score(p, "msp")) * brier
 
 
-def kde(kind, h=0.1, kde_weight=0.3, order=1):
+def kde(kind, h=0.1, kde_weight=0.3, exponent=1):
     def values(p, log_p, log_p_y, y):
-        errors = reference.kde_errors(p, log_p, y, kind, h, order)
+        errors = reference.kde_errors(p, log_p, y, kind, h, exponent)
         return kde_weight * errors - log_p_y
 
     return values
@@ -108,8 +108,8 @@ CASES = {
     ),
     "kde_marginal": (
         KDECrossentropy,
-        {"kind": "marginal", "order": 2, "kde_weight": 2.0},
-        kde("marginal", kde_weight=2.0, order=2),
+        {"kind": "marginal", "exponent": 2, "kde_weight": 2.0},
+        kde("marginal", kde_weight=2.0, exponent=2),
     ),
 }
 

@@ -106,7 +106,7 @@ def largest_other(p, y):
     return others.max(-1)
 
 
-def kde_errors(p, log_p, y, kind, h, order=1):
+def kde_errors(p, log_p, y, kind, h, exponent=1):
     """|Ê[y | p_j] − p_j|, leave-one-out, by explicit Dirichlet densities; y holds class
     indices or distributions."""
     n, k = p.shape
@@ -116,21 +116,23 @@ def kde_errors(p, log_p, y, kind, h, order=1):
     if kind == "canonical":
         log_kernel = log_p @ (p / h).T + gammaln(k + 1 / h)
         log_kernel -= gammaln(p / h + 1).sum(-1)
-        return (np.abs(_regress(log_kernel, onehot) - p) ** order).sum(-1)
+        return (np.abs(_regress(log_kernel, onehot) - p) ** exponent).sum(-1)
     if kind == "top_label":
         right = onehot[np.arange(n), p.argmax(-1)]
-        return _beta_errors(p.max(-1), right, h, order)
-    return np.mean([_beta_errors(p[:, c], onehot[:, c], h, order) for c in range(k)], 0)
+        return _beta_errors(p.max(-1), right, h, exponent)
+    return np.mean(
+        [_beta_errors(p[:, c], onehot[:, c], h, exponent) for c in range(k)], 0
+    )
 
 
-def _beta_errors(p, y, h, order):
+def _beta_errors(p, y, h, exponent):
     a, b = p / h + 1, (1 - p) / h + 1
     q = np.maximum(1 - p, 1e-37)
     log_kernel = (a - 1) * np.log(np.maximum(p, 1e-37))[:, None]
     log_kernel += (
         (b - 1) * np.log(q)[:, None] + gammaln(a + b) - gammaln(a) - gammaln(b)
     )
-    return np.abs(_regress(log_kernel, y[:, None])[:, 0] - p) ** order
+    return np.abs(_regress(log_kernel, y[:, None])[:, 0] - p) ** exponent
 
 
 def _regress(log_kernel, labels):

@@ -154,9 +154,9 @@ class KernelEstimate:
         densities = zero_unless(self.others[:, None] > 0, densities, xp)
         return xp.sum(self.count[:, None] * densities, axis=(1, 2))
 
-    def errors(self, h: Any, order: int) -> Any:
-        """Returns |Ê[y | p_j] − p_j|^order of each row j, (labels, rows); 0 if there is
-        no other sample.
+    def errors(self, h: Any, exponent: int) -> Any:
+        """Returns |Ê[y | p_j] − p_j|^exponent of each row j, (labels, rows); 0 if
+        there is no other sample.
 
         `h` is a number, or of shape (margins, 1, 1).
         """
@@ -166,7 +166,7 @@ class KernelEstimate:
             top = still(xp.amax(log_weight, axis=-1, keepdims=True), xp)
             weight = xp.exp(log_weight - top)
             mean = matmul(weight, labels, xp) / xp.sum(weight, axis=-1, keepdims=True)
-            return xp.sum(xp.abs(mean - p) ** order, axis=-1)
+            return xp.sum(xp.abs(mean - p) ** exponent, axis=-1)
 
         errors = xp.mean(self._by_label(self.of_tiles(error, h)), axis=1)
         return zero_unless(self.others > 0, errors, xp)

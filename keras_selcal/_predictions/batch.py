@@ -68,7 +68,7 @@ class Batch:
             labels in a last axis); None if there is no mask. As in Keras, a mean over
             the batch is one over the samples in the mask, of weight 0 or not.
         weight: weights in the samples' shape, all factors multiplied, or None.
-        threshold: probability of class 1 above which it is predicted (k = 2).
+        decision_threshold: probability of class 1 above which it is predicted (k = 2).
         whole: whether class indices came as integers.
     """
 
@@ -81,7 +81,7 @@ class Batch:
     shape: tuple[Any, ...] = (-1,)
     mask: Tensor | None = None
     weight: Tensor | None = None
-    threshold: float = 0.5
+    decision_threshold: float = 0.5
     whole: bool = False
 
     @classmethod
@@ -291,14 +291,14 @@ class Batch:
         """The predicted class, (n, 1): the first of the most probable ones,
         or class 1 of two where its probability is above the threshold.
         """
-        if self.threshold == 0.5:
+        if self.decision_threshold == 0.5:
             return first_largest(self.y_pred, ops)
-        return ops.cast(self.p[:, 1:] > self.threshold, "int32")
+        return ops.cast(self.p[:, 1:] > self.decision_threshold, "int32")
 
     @cached_property
     def confidence(self) -> Tensor:
         """The predicted class's probability, (n,)."""
-        if self.threshold != 0.5:
+        if self.decision_threshold != 0.5:
             return take_class(self.p, self.predicted, ops)[:, 0]
         if not self.from_logits:
             return ops.amax(self.y_pred, axis=-1)

@@ -47,14 +47,14 @@ class AffineCalibrator(Calibrator):
     """Base class: p = softmax(W x + b).
 
     W and b minimise the mean negative log-likelihood plus a penalty, by L-BFGS. If
-    several strengths of the penalty are given, cross-validation chooses one.
+    several values of λ are given, cross-validation chooses one.
     """
 
     _diagonal = False
 
     def __init__(
         self,
-        strength: float | Sequence[float] | None = None,
+        regularization: float | Sequence[float] | None = None,
         *,
         seed: int = 0,
         from_logits: bool = True,
@@ -71,23 +71,26 @@ class AffineCalibrator(Calibrator):
 
         def check(value: Any) -> float:
             allowed = "a number ≥ 0, several of them, or None"
-            return check_number("strength", value, allowed, least=0)
+            return check_number("regularization", value, allowed, least=0)
 
-        self.strength: float | list[float] | None = None
-        if isinstance(strength, Sequence | np.ndarray) and len(strength) > 0:
-            self.strength = [check(value) for value in strength]
-        elif strength is not None:
-            self.strength = check(strength)
+        self.regularization: float | list[float] | None = None
+        if (
+            isinstance(regularization, Sequence | np.ndarray)
+            and len(regularization) > 0
+        ):
+            self.regularization = [check(value) for value in regularization]
+        elif regularization is not None:
+            self.regularization = check(regularization)
         self.seed = check_count("seed", seed, least=0)
 
     @property
-    def strength_(self) -> Any:
-        """The strength that was used: a number; an array for multi-label data."""
-        return self._value("strength")
+    def regularization_(self) -> Any:
+        """The regularization that was used: a number; an array for multi-label data."""
+        return self._value("regularization")
 
     @abstractmethod
-    def _default_strength(self, data: Labelled) -> float | Sequence[float]:
-        """Returns the strength, or those to choose from, if the user gives none."""
+    def _default_regularization(self, data: Labelled) -> float | Sequence[float]:
+        """Returns the default λ, or several to choose from."""
 
     def _scale(self, data: Labelled) -> Parameters:
         """Returns the statistics of the fitting data that features and penalty need."""
@@ -98,7 +101,7 @@ class AffineCalibrator(Calibrator):
         """Returns x (..., k) for logits (..., k), with `xp` `keras.ops` or NumPy."""
 
     @abstractmethod
-    def _penalty(self, strength: float, k: int, scale: Parameters) -> Penalty:
+    def _penalty(self, regularization: float, k: int, scale: Parameters) -> Penalty:
         """Returns the penalty for k classes."""
 
     def _start(self, k: int, scale: Parameters) -> Affine:
@@ -107,37 +110,37 @@ class AffineCalibrator(Calibrator):
 
     def _fit(self, data: Labelled) -> Parameters:
         scale = self._scale(data)
-        given = self.strength
-        strength = self._default_strength(data) if given is None else given
-        if isinstance(strength, Sequence):
-            strength = self._choose(data, scale, strength)
-        W, b = self._solve(data, scale, strength)
-        return {"W": W, "b": b, "strength": np.asarray(strength), **scale}
+        given = self.regularization
+        regularization = self._default_regularization(data) if given is None else given
+        if isinstance(regularization, Sequence):
+            regularization = self._choose(data, scale, regularization)
+        W, b = self._solve(data, scale, regularization)
+        return {"W": W, "b": b, "regularization": np.asarray(regularization), **scale}
 
     def _choose(
-        self, data: Labelled, scale: Parameters, strengths: Sequence[float]
+        self, data: Labelled, scale: Parameters, candidates: Sequence[float]
     ) -> float:
-        """Returns the strength with the smallest held-out negative log-likelihood.
+        """Returns the λ with the smallest held-out negative log-likelihood.
 
-        The search starts with the largest strength and stops where the likelihood falls
-        again, because weak penalties take longest to fit. Each fit starts from the
-        previous one.
+        The search starts with the largest λ and stops where the likelihood falls again,
+        because weak penalties take longest to fit. Each fit starts from the previous
+        one.
         """
         folds = list(data.folds(self.seed))
-        best, least = max(strengths), math.inf
+        best, least = max(candidates), math.inf
         starts: list[Affine | None] = [None] * len(folds)
-        for strength in sorted(strengths, reverse=True):
+        for regularization in sorted(candidates, reverse=True):
             total = 0.0
             for i, (fitting, held_out) in enumerate(folds):
                 affine = starts[i] = self._solve(
-                    fitting, scale, strength, starts[i], _FOLD_TOLERANCE
+                    fitting, scale, regularization, starts[i], _FOLD_TOLERANCE
                 )
                 log_p = log_softmax(self._mapped(held_out, scale, affine), np)
                 of_label = log_p[np.arange(len(held_out)), held_out.labels]
                 total -= float(held_out.weight @ of_label)
             if total >= least:
                 break
-            best, least = strength, total
+            best, least = regularization, total
         return best
 
     def _mapped(self, data: Labelled, scale: Parameters, affine: Affine) -> np.ndarray:
@@ -148,7 +151,7 @@ class AffineCalibrator(Calibrator):
         self,
         data: Labelled,
         scale: Parameters,
-        strength: float,
+        regularization: float,
         start: Affine | None = None,
         tolerance: float = _TOLERANCE,
     ) -> Affine:
@@ -160,7 +163,7 @@ class AffineCalibrator(Calibrator):
         weight = data.weight / data.total
         of_label = np.arange(n), data.labels
         masked = data.masked
-        penalty = self._penalty(strength, k, scale)
+        penalty = self._penalty(regularization, k, scale)
         W, b = start or self._start(k, scale)
 
         def unpack(theta: np.ndarray) -> Affine:

@@ -415,9 +415,9 @@ class Calibrator(ABC):
         if self._fitted is None:
             return f"<{text}, not fitted>"
         values = [
-            f"{name}={float(value):.4g}"
+            f"{name}={_shown(value)}"
             for name, value in self.parameters.items()
-            if np.ndim(value) == 0 and name != "n"
+            if np.ndim(value) <= 1 and name != "n"
         ]
         k, n = self._fitted.num_classes, self._fitted.num_samples
         values += [] if n is None else [f"n={n:.10g}"]
@@ -430,3 +430,13 @@ class Calibrator(ABC):
         made._parameters = parameters
         made._fitted = fitted if isinstance(fitted, Fitted) else Fitted(fitted)
         return made
+
+
+def _shown(value: Any) -> str:
+    """Returns a number, or the ends of an array, with four digits."""
+    if np.ndim(value) == 0:
+        return f"{float(value):.4g}"
+    numbers = [f"{number:.4g}" for number in value]
+    if len(numbers) > 6:
+        numbers[3:-3] = ["…"]
+    return f"[{', '.join(numbers)}]"

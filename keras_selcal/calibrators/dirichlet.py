@@ -37,11 +37,11 @@ class DirichletCalibration(AffineCalibrator):
     sample with one. Requires SciPy.
 
     Args:
-        penalty: `"odir"` leaves the diagonal of W free, `"l2"` does not.
-        strength: λ ≥ 0. If several values are given, 3-fold cross-validation chooses
-            one, as in `VectorScaling`. Defaults to k for ODIR and k/10 for L2, the
-            powers of ten that did best on networks for CIFAR-10 and CIFAR-100.
-        bias_strength: μ ≥ 0. Defaults to λ.
+        regularizer: `"odir"` leaves the diagonal of W free, `"l2"` does not.
+        regularization: λ ≥ 0. If several values are given, 3-fold cross-validation
+            chooses one, as in `VectorScaling`. Defaults to k for ODIR and k/10 for L2,
+            the powers of ten that did best on networks for CIFAR-10 and CIFAR-100.
+        bias_regularization: μ ≥ 0. Defaults to λ.
         seed: seed of the folds.
         from_logits: whether the outputs are logits; see `Calibrator`.
         multi_label: False: W mixes the classes of one distribution.
@@ -49,14 +49,14 @@ class DirichletCalibration(AffineCalibrator):
         axis: axis of the classes: -1, or 1 for channels first.
 
     Attributes:
-        strength_: the λ that was used, once fitted.
+        regularization_: the λ that was used, once fitted.
 
     Example:
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> labels = rng.integers(0, 3, 500)
     >>> logits = 2 * np.eye(3)[labels] + rng.normal(size=(500, 3))
-    >>> calibrator = DirichletCalibration(strength=[0.01, 1.0]).fit(logits, labels)
+    >>> calibrator = DirichletCalibration().fit(logits, labels)
     >>> calibrator(logits).shape[-1]
     3
 
@@ -69,10 +69,10 @@ class DirichletCalibration(AffineCalibrator):
 
     def __init__(
         self,
-        penalty: str = "odir",
+        regularizer: str = "odir",
         *,
-        strength: float | Sequence[float] | None = None,
-        bias_strength: float | None = None,
+        regularization: float | Sequence[float] | None = None,
+        bias_regularization: float | None = None,
         seed: int = 0,
         from_logits: bool = True,
         multi_label: bool = False,
@@ -80,33 +80,40 @@ class DirichletCalibration(AffineCalibrator):
         axis: int = -1,
     ) -> None:
         super().__init__(
-            strength,
+            regularization,
             seed=seed,
             from_logits=from_logits,
             multi_label=multi_label,
             ignore_class=ignore_class,
             axis=axis,
         )
-        self.penalty = check_choice("penalty", penalty, ("odir", "l2"))
-        self.bias_strength = bias_strength
-        if bias_strength is not None:
-            self.bias_strength = check_number(
-                "bias_strength", bias_strength, "a number ≥ 0, or None", least=0
+        self.regularizer = check_choice("regularizer", regularizer, ("odir", "l2"))
+        self.bias_regularization = bias_regularization
+        if bias_regularization is not None:
+            self.bias_regularization = check_number(
+                "bias_regularization",
+                bias_regularization,
+                "a number ≥ 0, or None",
+                least=0,
             )
 
-    def _default_strength(self, data: Labelled) -> float:
+    def _default_regularization(self, data: Labelled) -> float:
         k = data.num_classes
-        return float(k) if self.penalty == "odir" else k / 10
+        return float(k) if self.regularizer == "odir" else k / 10
 
     def _features(self, logits: Any, scale: Mapping[str, Any], xp: Any) -> Any:
         return log_softmax(logits, xp)
 
-    def _penalty(self, strength: float, k: int, scale: Parameters) -> Penalty:
-        if self.penalty == "odir":
-            on_w = strength / (k * (k - 1)) * (1 - np.eye(k))
+    def _penalty(self, regularization: float, k: int, scale: Parameters) -> Penalty:
+        if self.regularizer == "odir":
+            on_w = regularization / (k * (k - 1)) * (1 - np.eye(k))
         else:
-            on_w = np.full((k, k), strength / k**2)
-        mu = strength if self.bias_strength is None else self.bias_strength
+            on_w = np.full((k, k), regularization / k**2)
+        mu = (
+            regularization
+            if self.bias_regularization is None
+            else self.bias_regularization
+        )
         return Penalty(on_w, mu / k)
 
     def _fit(self, data: Labelled) -> Parameters:

@@ -16,7 +16,7 @@ from keras_selcal.calibrators.temperature_scaling import nll_temperature
 class _Structured(AffineCalibrator):
     """Base class: an affine map of the log-probabilities of temperature scaling."""
 
-    def _default_strength(self, data: Labelled) -> float:
+    def _default_regularization(self, data: Labelled) -> float:
         return 1.0
 
     def _scale(self, data: Labelled) -> Parameters:
@@ -45,8 +45,8 @@ class StructuredVectorScaling(_Structured):
     problem, from w = 1 and b = 0. The predicted class may change. Requires SciPy.
 
     Args:
-        strength: λ ≥ 0. Defaults to 1, the authors' value. If several values are given,
-            3-fold cross-validation chooses one, as in `VectorScaling`.
+        regularization: λ ≥ 0. Defaults to 1, the authors' value. If several values are
+            given, 3-fold cross-validation chooses one, as in `VectorScaling`.
         seed: seed of the folds.
         from_logits: whether the outputs are logits; see `Calibrator`.
         multi_label: whether the outputs are independent sigmoids; see `Calibrator`.
@@ -54,7 +54,7 @@ class StructuredVectorScaling(_Structured):
         axis: axis of the classes: -1, or 1 for channels first.
 
     Attributes:
-        strength_: the λ that was used, once fitted.
+        regularization_: the λ that was used, once fitted.
 
     Example:
     >>> import numpy as np
@@ -72,8 +72,8 @@ class StructuredVectorScaling(_Structured):
 
     _diagonal = True
 
-    def _penalty(self, strength: float, k: int, scale: Parameters) -> Penalty:
-        weight = strength * k / float(scale["n"])
+    def _penalty(self, regularization: float, k: int, scale: Parameters) -> Penalty:
+        weight = regularization * k / float(scale["n"])
         return Penalty(weight, weight, centre=1.0)
 
 
@@ -92,7 +92,7 @@ class StructuredMatrixScaling(_Structured):
     start from. The predicted class may change. Requires SciPy.
 
     Attributes:
-        strength_: the λ that was used, once fitted.
+        regularization_: the λ that was used, once fitted.
 
     Example:
     >>> import numpy as np
@@ -110,8 +110,8 @@ class StructuredMatrixScaling(_Structured):
 
     _single_label_because = "W mixes the classes of one distribution"
 
-    def _penalty(self, strength: float, k: int, scale: Parameters) -> Penalty:
-        weight = strength * k / float(scale["n"])
+    def _penalty(self, regularization: float, k: int, scale: Parameters) -> Penalty:
+        weight = regularization * k / float(scale["n"])
         on_w = np.full((k, k), weight * (k - 1))
         np.fill_diagonal(on_w, weight)
         return Penalty(on_w, weight, centre=np.eye(k))

@@ -13,7 +13,7 @@ from keras_selcal.calibrators.data import Labelled
 from keras_selcal.calibrators.temperature_scaling import nll_temperature
 
 # From almost temperature scaling to almost no penalty.
-_STRENGTHS = (100.0, 10.0, 1.0, 0.1, 0.01, 0.001, 0.0001)
+_REGULARIZATIONS = (100.0, 10.0, 1.0, 0.1, 0.01, 0.001, 0.0001)
 
 
 @serializable
@@ -35,10 +35,10 @@ class VectorScaling(AffineCalibrator):
     σ(w z + b) with z = z_1 − z_0. Requires SciPy.
 
     Args:
-        strength: λ ≥ 0. If several values are given, 3-fold cross-validation on the
-            fitting data goes from the largest to the smallest and takes the last one
-            before the held-out negative log-likelihood rises. Defaults to the values
-            100, 10, 1, …, 0.0001.
+        regularization: λ ≥ 0. If several values are given, 3-fold cross-validation on
+            the fitting data goes from the largest to the smallest and takes the last
+            one before the held-out negative log-likelihood rises. Defaults to the
+            values 100, 10, 1, …, 0.0001.
         seed: seed of the folds.
         from_logits: whether the outputs are logits; see `Calibrator`.
         multi_label: whether the outputs are independent sigmoids; see `Calibrator`.
@@ -46,7 +46,7 @@ class VectorScaling(AffineCalibrator):
         axis: axis of the classes: -1, or 1 for channels first.
 
     Attributes:
-        strength_: the λ that was used, once fitted.
+        regularization_: the λ that was used, once fitted.
 
     Example:
     >>> import numpy as np
@@ -64,8 +64,8 @@ class VectorScaling(AffineCalibrator):
 
     _diagonal = True
 
-    def _default_strength(self, data: Labelled) -> Sequence[float]:
-        return _STRENGTHS
+    def _default_regularization(self, data: Labelled) -> Sequence[float]:
+        return _REGULARIZATIONS
 
     def _scale(self, data: Labelled) -> Parameters:
         T = 1.0 if data.one_class else nll_temperature(data)
@@ -76,9 +76,9 @@ class VectorScaling(AffineCalibrator):
         # Two classes have one degree of freedom: (0, z_1 − z_0).
         return x - x[..., :1] if x.shape[-1] == 2 else x
 
-    def _penalty(self, strength: float, k: int, scale: Parameters) -> Penalty:
+    def _penalty(self, regularization: float, k: int, scale: Parameters) -> Penalty:
         T = float(scale["temperature"])
-        return Penalty(strength / k * T**2, strength / k, centre=1 / T)
+        return Penalty(regularization / k * T**2, regularization / k, centre=1 / T)
 
     def _start(self, k: int, scale: Parameters) -> Affine:
         return Affine(np.full(k, 1 / float(scale["temperature"])), np.zeros(k))

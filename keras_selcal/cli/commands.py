@@ -289,7 +289,7 @@ def _reports(
             multi_label=options.multi_label,
             decision_threshold=options.decision_threshold,
             csf=options.csf,
-            bootstrap=options.resamples,
+            bootstrap=options.bootstrap,
             name=name,
             unknown=strange,
         )

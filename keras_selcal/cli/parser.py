@@ -148,7 +148,7 @@ def make_parser() -> argparse.ArgumentParser:
         **file,
     )
     about = "bootstrap resamples of the intervals, 0 for none"
-    add("report compare", "--resamples", about, type=int, default=1000, metavar="N")
+    add("report compare", "--bootstrap", about, type=int, default=1000, metavar="N")
     about = "predict class 1 of two, or a label, if its probability is larger"
     decision: dict[str, Any] = {"type": float, "default": 0.5, "metavar": "P"}
     add("report compare", "--decision-threshold", about, **decision)

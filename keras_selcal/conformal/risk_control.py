@@ -134,7 +134,7 @@ def control_risk(
 
 
 def multi_label_losses(
-    y_true: Any, probabilities: Any, thresholds: Any, *, kind: str = "false_negative"
+    y_true: Any, probabilities: Any, thresholds: Any, *, loss: str = "false_negative"
 ) -> np.ndarray:
     """Returns losses of label sets {c : p_c ≥ t}, for `control_risk`.
 
@@ -153,7 +153,7 @@ def multi_label_losses(
         y_true: multi-hot labels, (n, k).
         probabilities: (n, k), of independent sigmoids.
         thresholds: t, (m,).
-        kind: `"false_negative"` or `"false_discovery"`.
+        loss: `"false_negative"` or `"false_discovery"`.
 
     Returns:
         Losses (n, m).
@@ -164,7 +164,7 @@ def multi_label_losses(
     >>> multi_label_losses([[1, 1, 0]], p, [0.1, 0.5, 0.8])
     array([[0. , 0. , 0.5]])
     """
-    check_choice("kind", kind, ("false_negative", "false_discovery"))
+    check_choice("loss", loss, ("false_negative", "false_discovery"))
     y, p = to_numbers("y_true", y_true), to_numbers("probabilities", probabilities)
     t = to_numbers("thresholds", thresholds).reshape(-1)
     if y.shape != p.shape or y.ndim != 2 or not np.isin(y, (0, 1)).all():
@@ -176,7 +176,7 @@ def multi_label_losses(
         chosen = p[rows, None, :] >= t[:, None]
         true = y[rows, None, :] == 1
         hits = (chosen & true).sum(axis=-1)
-        of = (true if kind == "false_negative" else chosen).sum(axis=-1)
+        of = (true if loss == "false_negative" else chosen).sum(axis=-1)
         result[rows] = np.where(of > 0, 1 - hits / np.maximum(of, 1), 0.0)
     return result
 

@@ -76,7 +76,7 @@ def compare(
     candidates: Iterable[Any] | None = None,
     from_logits: bool = True,
     sample_weight: Any = None,
-    num_resamples: int = 500,
+    bootstrap: int = 500,
     seed: int = 0,
     multi_label: bool = False,
     ignore_class: int | None = None,
@@ -100,7 +100,7 @@ def compare(
         from_logits: whether `logits` holds logits. Without them only scores of
             probabilities are compared.
         sample_weight: of a shape that broadcasts to the samples'.
-        num_resamples: number of resamples of the interval.
+        bootstrap: number of resamples of the interval.
         seed: of the resamples.
         multi_label: whether `logits` holds k independent sigmoids.
         ignore_class: samples with this label do not count.
@@ -140,7 +140,7 @@ def compare(
         lambda score: [part.ranks(score) for part in parts],
         [1.0 - part.correct for part in parts],
         [part.weight for part in parts],
-        num_resamples,
+        bootstrap,
         seed,
     )
 
@@ -150,7 +150,7 @@ def best_of(
     ranks: Callable[[ConfidenceScore], list[Array]],
     losses: list[Array],
     weights: list[Array | None],
-    num_resamples: int = 500,
+    bootstrap: int = 500,
     seed: int = 0,
 ) -> Choice:
     """Returns the choice among scores, the first of which is `msp`.
@@ -160,7 +160,7 @@ def best_of(
         ranks: maps a score to its values for the samples, of each label.
         losses: 0/1 losses of the samples, of each label.
         weights: weights of the samples or None, of each label.
-        num_resamples: number of resamples of the interval.
+        bootstrap: number of resamples of the interval.
         seed: of the resamples.
     """
     # Correct predictions that are neighbours in rank add no loss: one group does.
@@ -190,7 +190,7 @@ def best_of(
     def gains(label: int) -> Array:
         parts = [
             aurc("msp", label, drawn) - aurc(name_of(best), label, drawn)
-            for drawn in resample_counts(len(losses[label]), num_resamples, seed)
+            for drawn in resample_counts(len(losses[label]), bootstrap, seed)
         ]
         return np.concatenate(parts)
 

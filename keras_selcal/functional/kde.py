@@ -30,7 +30,7 @@ def kde_ece(
     *,
     kind: str = "canonical",
     bandwidth: float | str = "auto",
-    order: int = 1,
+    exponent: int = 1,
     block_size: int | None = None,
     subsample: int | None = None,
     from_logits: bool = False,
@@ -63,7 +63,7 @@ def kde_ece(
             probability, mean over classes.
         bandwidth: h > 0, or `"auto"`: the one of 17 values from 1e-4 to 1 with the
             largest leave-one-out likelihood, of at most 500 of the samples.
-        order: exponent of the differences; 1 for the L1 error, 2 for its square.
+        exponent: exponent of the differences; 1 for the L1 error, 2 for its square.
         block_size: rows of the kernel matrix that are held at a time. By default they
             have at most 4 million entries.
         subsample: number m of reference samples that Ê is estimated from, evenly spaced
@@ -94,7 +94,7 @@ def kde_ece(
     """
     check_choice("kind", kind, KINDS)
     h: Any = check_bandwidth(bandwidth)
-    order = check_count("order", order)
+    exponent = check_count("exponent", exponent)
     block_size = check_size("block_size", block_size)
     subsample = check_size("subsample", subsample)
     outputs = Outputs(from_logits, multi_label, ignore_class, axis=axis)
@@ -113,7 +113,7 @@ def kde_ece(
         found = estimate(**sizes)
         values, count = (
             to_numpy(x).astype("float64")
-            for x in (found.errors(bandwidth, order), found.count)
+            for x in (found.errors(bandwidth, exponent), found.count)
         )
         # Labels of which no sample counts have no error.
         values, count = (x[count.any(axis=-1)] for x in (values, count))

@@ -90,7 +90,7 @@ def check_share(share: Any) -> float | None:
     if share is None:
         return None
     allowed = "a number in (0, 1), or None"
-    return check_number("share", share, allowed, above=0.0, below=1.0)
+    return check_number("unknown_share", share, allowed, above=0.0, below=1.0)
 
 
 def _ranking(known: Any, unknown: Any, csf: Any, from_logits: bool) -> Ranking:
@@ -217,7 +217,7 @@ def _with_unknown(
     y_pred: Any,
     unknown: Any,
     csf: Any,
-    share: float | None,
+    unknown_share: float | None,
     outputs: Outputs,
     sample_weight: Any,
 ) -> Ranking:
@@ -225,7 +225,7 @@ def _with_unknown(
     samples = Samples.of(y_true, y_pred, outputs, sample_weight)
     kinds = kinds_of(samples, csf, unknown)
     counts = samples.counts
-    weight = unknown_weight(check_share(share), counts.sum(), kinds.m)
+    weight = unknown_weight(check_share(unknown_share), counts.sum(), kinds.m)
     return kinds.ranking(counts, np.full(kinds.m, weight))
 
 
@@ -252,7 +252,7 @@ def scod_aurc(
     unknown: Any,
     *,
     csf: Any = "msp",
-    share: float | None = None,
+    unknown_share: float | None = None,
     from_logits: bool = False,
     sample_weight: Any | None = None,
     ignore_class: int | None = None,
@@ -281,9 +281,9 @@ def scod_aurc(
         y_pred: their predictions, (n, k).
         unknown: predictions (m, k) of inputs that belong to none of the classes.
         csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it.
-        share: π in (0, 1), the share of unknown inputs in use, for which each of the m
+        unknown_share: π in (0, 1), the share of unknown inputs in use; each of the m
             given ones gets the weight u above. None gives each the weight 1: without
-            `sample_weight`, π is then that of the data, m/(n + m).
+            `sample_weight`, π is then the share in the data, m/(n + m).
         from_logits: whether predictions are logits.
         sample_weight: w of the known inputs, 1 by default; scaled up to a sum of n if
             theirs is smaller, as in every metric.
@@ -311,7 +311,7 @@ def scod_aurc(
         axis=axis,
         decision_threshold=decision_threshold,
     )
-    data = y_true, y_pred, unknown, csf, share, outputs, sample_weight
+    data = y_true, y_pred, unknown, csf, unknown_share, outputs, sample_weight
     return float(_with_unknown(*data).aurc())
 
 
@@ -321,7 +321,7 @@ def scod_augrc(
     unknown: Any,
     *,
     csf: Any = "msp",
-    share: float | None = None,
+    unknown_share: float | None = None,
     from_logits: bool = False,
     sample_weight: Any | None = None,
     ignore_class: int | None = None,
@@ -343,7 +343,7 @@ def scod_augrc(
         y_pred: as in `scod_aurc`.
         unknown: as in `scod_aurc`.
         csf: as in `scod_aurc`.
-        share: as in `scod_aurc`.
+        unknown_share: as in `scod_aurc`.
         from_logits: as in `scod_aurc`.
         sample_weight: as in `scod_aurc`.
         ignore_class: as in `scod_aurc`.
@@ -365,5 +365,5 @@ def scod_augrc(
         axis=axis,
         decision_threshold=decision_threshold,
     )
-    data = y_true, y_pred, unknown, csf, share, outputs, sample_weight
+    data = y_true, y_pred, unknown, csf, unknown_share, outputs, sample_weight
     return float(_with_unknown(*data).augrc())

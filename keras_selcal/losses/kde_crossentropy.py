@@ -42,7 +42,7 @@ class KDECrossentropy(ClassificationLoss):
         bandwidth: h > 0, or `"auto"`: for each batch the one of 17 values from 1e-4
             to 1 with the largest leave-one-out likelihood, which costs as many
             evaluations of the kernel.
-        order: exponent of the differences; 1 for the L1 error, 2 for its square.
+        exponent: exponent of the differences; 1 for the L1 error, 2 for its square.
         block_size: rows of the n × n kernel matrix that are held at a time, forward and
             backward, where they are computed once more; the same loss to rounding. None
             holds the whole matrix.
@@ -76,7 +76,7 @@ class KDECrossentropy(ClassificationLoss):
         *,
         kind: str = "canonical",
         bandwidth: float | str = 0.1,
-        order: int = 1,
+        exponent: int = 1,
         block_size: int | None = None,
         subsample: int | None = None,
         from_logits: bool = False,
@@ -103,7 +103,7 @@ class KDECrossentropy(ClassificationLoss):
         )
         self.kind = check_choice("kind", kind, KINDS)
         self.bandwidth = check_bandwidth(bandwidth)
-        self.order = check_count("order", order)
+        self.exponent = check_count("exponent", exponent)
         self.block_size = check_size("block_size", block_size)
         self.subsample = check_size("subsample", subsample)
 
@@ -114,7 +114,7 @@ class KDECrossentropy(ClassificationLoss):
             # Without a gradient, nothing is kept for a backward pass.
             h = kernel_estimate(batch.still(), self.kind, **sizes).likeliest()
         estimate = kernel_estimate(batch, self.kind, **sizes)
-        error = batch.from_labels(estimate.errors(h, self.order))
+        error = batch.from_labels(estimate.errors(h, self.exponent))
         return batch.expectation(crossentropy(batch)) + self.kde_weight * error
 
     def get_config(self) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class KDECrossentropy(ClassificationLoss):
             "kde_weight": self.kde_weight,
             "kind": self.kind,
             "bandwidth": self.bandwidth,
-            "order": self.order,
+            "exponent": self.exponent,
             "block_size": self.block_size,
             "subsample": self.subsample,
         }

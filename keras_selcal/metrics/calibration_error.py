@@ -206,7 +206,7 @@ class ExpectedCalibrationError(_BinnedError):
 
     def _log_odds(self, batch: Batch) -> Tensor:
         """Returns the log-odds of the event, (n,)."""
-        if self.kind == "top_label" and batch.threshold == 0.5:
+        if self.kind == "top_label" and batch.decision_threshold == 0.5:
             return batch.log_odds(csfs.msp)
         log_odds = batch.log_p[:, 1] - batch.log_p[:, 0]
         if self.kind == "positive":

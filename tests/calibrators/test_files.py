@@ -73,6 +73,13 @@ def test_repr_tells_arguments_and_what_was_fitted():
         f"temperature={calibrator.temperature:.4g}, n=600, classes=4>"
     )
     assert "n=" in repr(HistogramBinning().fit(z, y))
+    calibrator = VectorScaling().fit(z, y)
+    W = ", ".join(f"{w:.4g}" for w in calibrator.parameters["W"])
+    assert f"fitted: W=[{W}], b=[" in repr(calibrator)
+    many = np.eye(9)[np.arange(600) % 9] + np.random.default_rng(0).normal(
+        size=(600, 9)
+    )
+    assert ", …, " in repr(VectorScaling().fit(many, np.arange(600) % 9))
 
 
 def test_predict_proba_is_numpy():

@@ -113,16 +113,16 @@ def test_ece_temperature_ties_go_to_the_nearest_to_one():
 
 
 # The other calibrators, against independent fits
-@pytest.mark.parametrize("strength", [0.0, 0.1])
-def test_vector_scaling_is_the_minimum(strength):
+@pytest.mark.parametrize("regularization", [0.0, 0.1])
+def test_vector_scaling_is_the_minimum(regularization):
     z, y = draw()
-    calibrator = VectorScaling(strength).fit(z, y)
+    calibrator = VectorScaling(regularization).fit(z, y)
     w, b = calibrator.parameters["W"], calibrator.parameters["b"]
     T = TemperatureScaling().fit(z, y).temperature
     z = z.astype("float64")
     residual = softmax(z * w + b) - np.eye(4)[y]
-    slope_w = (residual * z).mean(0) + strength / 4 * 2 * T * (T * w - 1)
-    slope_b = residual.mean(0) + strength / 4 * 2 * b
+    slope_w = (residual * z).mean(0) + regularization / 4 * 2 * T * (T * w - 1)
+    slope_b = residual.mean(0) + regularization / 4 * 2 * b
     assert np.abs([slope_w, slope_b]).max() < 5e-5
     np.testing.assert_allclose(numpy(calibrator(z)), softmax(z * w + b), atol=1e-5)
 
@@ -135,31 +135,33 @@ def test_vector_scaling_returns_to_temperature_scaling():
 
 
 @pytest.mark.backend_free
-def test_vector_scaling_chooses_its_strength_by_cross_validation():
+def test_vector_scaling_chooses_its_regularization_by_cross_validation():
     # Logits of which temperature scaling is the whole truth, and others.
     z, y = draw(n=300, k=30)
-    assert VectorScaling().fit(z, y).strength_ >= 1
+    assert VectorScaling().fit(z, y).regularization_ >= 1
     z, y = draw(n=3000)
-    assert VectorScaling().fit(z * [1, 2, 3, 4] + [0, 1, 2, 3], y).strength_ <= 0.01
+    assert (
+        VectorScaling().fit(z * [1, 2, 3, 4] + [0, 1, 2, 3], y).regularization_ <= 0.01
+    )
 
 
 @pytest.mark.parametrize("make", [StructuredVectorScaling, StructuredMatrixScaling])
 def test_structured_scaling_is_the_minimum(make):
     z, y = draw(n=200, k=3)
-    strength, n, k = 0.5, 200, 3
-    calibrator = make(strength).fit(z, y)
+    regularization, n, k = 0.5, 200, 3
+    calibrator = make(regularization).fit(z, y)
     W, b = calibrator.parameters["W"], calibrator.parameters["b"]
     diagonal = W.ndim == 1
     T = TemperatureScaling().fit(z, y).temperature
     x = np.log((n * softmax(z.astype("float64") / T) + 1 / k) / (n + 1))
     mapped = (x * W if diagonal else x @ W.T) + b
     residual = (softmax(mapped) - np.eye(k)[y]) / n
-    slope_b = residual.sum(0) + 2 * strength * k / n * b
+    slope_b = residual.sum(0) + 2 * regularization * k / n * b
     if diagonal:
-        slope = (residual * x).sum(0) + 2 * strength * k / n * (W - 1)
+        slope = (residual * x).sum(0) + 2 * regularization * k / n * (W - 1)
     else:
         weight = np.where(np.eye(k), k / n, k * (k - 1) / n)
-        slope = residual.T @ x + 2 * strength * weight * (W - np.eye(k))
+        slope = residual.T @ x + 2 * regularization * weight * (W - np.eye(k))
     assert np.abs(slope).max() < 5e-5
     assert np.abs(slope_b).max() < 5e-5
     np.testing.assert_allclose(numpy(calibrator(z)), softmax(mapped), atol=1e-5)
@@ -169,7 +171,9 @@ def test_structured_scaling_is_the_minimum(make):
 def test_dirichlet_is_the_minimum(kind):
     z, y = draw(n=200, k=3)
     lam, mu = 0.3, 0.7
-    calibrator = DirichletCalibration(kind, strength=lam, bias_strength=mu).fit(z, y)
+    calibrator = DirichletCalibration(
+        kind, regularization=lam, bias_regularization=mu
+    ).fit(z, y)
     x = log_softmax(z)
 
     def objective(theta):
@@ -192,10 +196,13 @@ def test_dirichlet_is_the_minimum(kind):
 @pytest.mark.backend_free
 def test_dirichlet_cross_validation_and_defaults():
     z, y = draw(n=120, k=4, temperature=1.0)
-    assert DirichletCalibration().fit(z, y).strength_ == 4
-    assert DirichletCalibration("l2").fit(z, y).strength_ == 0.4
+    assert DirichletCalibration().fit(z, y).regularization_ == 4
+    assert DirichletCalibration("l2").fit(z, y).regularization_ == 0.4
     # The true map is the identity: too little data for a free W.
-    assert DirichletCalibration(strength=[1e-6, 10.0]).fit(z, y).strength_ == 10.0
+    assert (
+        DirichletCalibration(regularization=[1e-6, 10.0]).fit(z, y).regularization_
+        == 10.0
+    )
 
 
 def smoothed(f, q, n):

@@ -233,13 +233,13 @@ def test_classes_of_two_files_are_matched_by_name(capsys, suffix, names):
     np.testing.assert_array_equal(read.y_pred, same.y_pred[:, ORDER])
     assert accuracy(out) == accuracy(f"same.{suffix}") > 0.8
     capsys.readouterr()
-    main(["compare", a, b, "--resamples", "10"])
+    main(["compare", a, b, "--bootstrap", "10"])
     assert "is better" not in capsys.readouterr().out
-    main(["report", a, b, "--resamples", "0", "--unknown", a, "--unknown", b])
+    main(["report", a, b, "--bootstrap", "0", "--unknown", a, "--unknown", b])
     capsys.readouterr()
     # The first file with names gives the order.
     np.savez("bare.npz", probs=probs, labels=labels)
-    arguments = ["compare", "bare.npz", a, b, "--resamples", "10"]
+    arguments = ["compare", "bare.npz", a, b, "--bootstrap", "10"]
     main([*arguments, "--unknown", b, "--unknown", a, "--unknown", b])
     text = capsys.readouterr().out
     assert "is better" not in text
@@ -294,7 +294,7 @@ def test_labels_of_two_files_are_matched_by_name(capsys):
         main([*arguments, "--multi-label"])
         printed.append(capsys.readouterr().out)
     assert printed[0] == printed[1]
-    main(["compare", "a.npz", "b.npz", "--multi-label", "--resamples", "10"])
+    main(["compare", "a.npz", "b.npz", "--multi-label", "--bootstrap", "10"])
     np.savez("two.npz", probs=probs[:, :2], labels=labels[:, :2])
     arguments = ["threshold", "a.npz", "--coverage", "0.6", "--test", "two.npz"]
     refused(capsys, [*arguments, "--multi-label"], "as many classes", "2 and 3")
@@ -305,10 +305,10 @@ def test_files_of_one_sigmoid_unit_are_matched_by_the_class_they_name():
     np.savez("a.npz", probs=p, labels=labels, class_names=["ham", "spam"])
     main(["calibrate", "a.npz", "-o", "out.csv"])
     assert read_predictions("out.csv").class_names == ["not spam", "spam"]
-    main(["compare", "a.npz", "out.csv", "--resamples", "10"])
+    main(["compare", "a.npz", "out.csv", "--bootstrap", "10"])
     two = np.stack([p, 1 - p], axis=1)
     save("two.csv", ["spam", "ham"], two, ["spam", "ham", "ham", "spam"])
-    main(["compare", "out.csv", "two.csv", "--resamples", "10"])
+    main(["compare", "out.csv", "two.csv", "--bootstrap", "10"])
 
 
 def test_names_that_a_format_cannot_hold_are_refused_and_nothing_is_left(capsys):
@@ -365,7 +365,7 @@ def test_class_names_that_repeat_do_not_matter_to_labels_that_are_numbers():
     names = ["crane", "dog", "crane"]
     np.savez("a.npz", probs=np.eye(3), labels=[0, 1, 2], class_names=names)
     np.testing.assert_array_equal(read_predictions("a.npz").labels, [0, 1, 2])
-    main(["compare", "a.npz", "same=a.npz", "--resamples", "0"])
+    main(["compare", "a.npz", "same=a.npz", "--bootstrap", "0"])
 
 
 def test_all_orders_of_few_names_are_matched():

@@ -53,7 +53,7 @@ def test_calibrate_writes_predictions_that_the_other_commands_read(capsys, suffi
     assert read.class_names == ["a", "b", "c"]
     loaded = TemperatureScaling.load("calibrator.npz")
     assert loaded.temperature == calibrator.temperature
-    main(["compare", "new.npz", out, "--resamples", "100"])
+    main(["compare", "new.npz", out, "--bootstrap", "100"])
     assert "Negative log-likelihood: out is better" in capsys.readouterr().out
 
 
@@ -142,7 +142,7 @@ def test_compare_says_in_words_what_differs(capsys):
     logits, labels = many()
     np.savez("a.npz", logits=logits, labels=labels)
     np.savez("b.npz", logits=logits / 2, labels=labels)
-    main(["compare", "a.npz", "b.npz", "same=a.npz", "--resamples", "100"])
+    main(["compare", "a.npz", "b.npz", "same=a.npz", "--bootstrap", "100"])
     text = capsys.readouterr().out
     assert "b compared with a, 95\xa0% intervals of the difference:" in text
     assert "- Negative log-likelihood: b is better, " in text
@@ -211,10 +211,10 @@ class Rest(PathFinder):
 
 sys.meta_path[sys.meta_path.index(PathFinder)] = Rest
 from keras_selcal.cli import main
-main(["report", "a.npz", "--resamples", "0"])
+main(["report", "a.npz", "--bootstrap", "0"])
 main(["calibrate", "a.npz", "-o", "b.npz", "--parameters", "b.json"])
 main(["threshold", "a.npz", "--coverage", "0.5"])
-main(["compare", "a.npz", "b.npz", "--resamples", "10"])
+main(["compare", "a.npz", "b.npz", "--bootstrap", "10"])
 assert not any(f"{name}.".startswith(HIDDEN) for name in sys.modules)
 """
 

@@ -277,7 +277,7 @@ def test_bad_arguments_are_one_line_and_exit_code_2(tmp_path, capsys):
         (["a.npz", "sub/a.npz"], "two models have the name a; give"),
         (["a.npz", "b.npz"], "b.npz: the labels differ from those of a.npz"),
         (["a.npz", "-o", "x/y.html"], "there is no folder x"),
-        (["a.npz", "--resamples", "-3"], "`bootstrap` must be"),
+        (["a.npz", "--bootstrap", "-3"], "`bootstrap` must be"),
         (["a.npz", "--csf", "odds"], "invalid choice"),
         ([], "required"),
     ):

@@ -78,7 +78,7 @@ def test_indices_and_one_hot_labels_of_the_same_samples_agree(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     np.savez("a.npz", probs=PROBS, labels=[0, 1])
     np.savez("b.npz", probs=PROBS, labels=np.eye(3)[:2])
-    main(["report", "a.npz", "b.npz", "--resamples", "20"])
+    main(["report", "a.npz", "b.npz", "--bootstrap", "20"])
     assert (tmp_path / "report.html").exists()
 
 

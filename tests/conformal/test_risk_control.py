@@ -202,7 +202,7 @@ L = np.zeros((5, 2))
         (lambda: multi_label_losses(L, L[1:], [0.5]), "y_true"),
         (lambda: multi_label_losses(L + 0.5, L, [0.5]), "y_true"),
         (lambda: multi_label_losses(L, L + 2, [0.5]), "probabilities"),
-        (lambda: multi_label_losses(L, L, [0.5], kind="recall"), "kind"),
+        (lambda: multi_label_losses(L, L, [0.5], loss="recall"), "loss"),
     ],
 )
 def test_bad_arguments_are_named(call, named):
@@ -219,7 +219,7 @@ def test_multi_label_losses_are_recall_and_precision():
     rng = np.random.default_rng(0)
     y, p = rng.random((30, 6)) < 0.3, rng.random((30, 6))
     missed = multi_label_losses(y, p, THRESHOLDS)
-    wrong = multi_label_losses(y, p, THRESHOLDS, kind="false_discovery")
+    wrong = multi_label_losses(y, p, THRESHOLDS, loss="false_discovery")
     assert (np.diff(missed, axis=1) >= 0).all()
     for i in range(30):
         for j, t in enumerate(THRESHOLDS):

@@ -130,7 +130,7 @@ def test_calibrators_beside_those_of_scikit_learn(method):
     ours = {
         "temperature": TemperatureScaling(),
         # Platt's targets are not 0 and 1; without a penalty the rest is the same.
-        "sigmoid": VectorScaling(strength=0.0),
+        "sigmoid": VectorScaling(regularization=0.0),
         "isotonic": IsotonicCalibration(),
     }[method].fit(z[::2], y[::2])
     found = ours.predict_proba(z[1::2])

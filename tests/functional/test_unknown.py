@@ -130,9 +130,11 @@ def test_accepting_an_unknown_input_is_an_error(rng):
 def test_the_share_of_unknown_inputs_is_an_argument(rng):
     y, known, unknown = known_and_unknown(rng, n=400, m=100)
     p, q = reference.softmax(known), reference.softmax(unknown)
-    assert F.scod_aurc(y, p, q, share=0.2) == pytest.approx(F.scod_aurc(y, p, q))
+    assert F.scod_aurc(y, p, q, unknown_share=0.2) == pytest.approx(
+        F.scod_aurc(y, p, q)
+    )
     tripled = F.scod_aurc(y, p, np.tile(q, (3, 1)))
-    assert F.scod_aurc(y, p, q, share=300 / 700) == pytest.approx(tripled)
+    assert F.scod_aurc(y, p, q, unknown_share=300 / 700) == pytest.approx(tripled)
 
 
 def scod_areas(scores, losses, weights):
@@ -166,7 +168,7 @@ def test_the_share_is_that_of_the_formula(rng, share, weighted):
         np.concatenate([p.argmax(axis=-1) != y, np.ones(25)]),
         np.concatenate([w, np.full(25, u)]),
     )
-    given = {"share": share, "sample_weight": w if weighted else None}
+    given = {"unknown_share": share, "sample_weight": w if weighted else None}
     found = F.scod_aurc(y, p, q, **given), F.scod_augrc(y, p, q, **given)
     assert found == pytest.approx(expected, rel=1e-9)
     # As a share tends to 0 or 1, the area tends to that of one kind alone.
@@ -188,7 +190,10 @@ def test_the_share_is_that_of_the_formula(rng, share, weighted):
         (lambda: F.fpr_at_tpr([0.5], [0.5], tpr=0), "tpr"),
         (lambda: F.scod_aurc([0], [[0.5, 0.5]], [[0.2, 0.3, 0.5]]), "unknown"),
         (lambda: F.scod_aurc([0], [[0.2, 0.3, 0.5]], [[0.5, 0.5]]), "unknown"),
-        (lambda: F.scod_aurc([0], [[0.5, 0.5]], [[0.5, 0.5]], share=1), "share"),
+        (
+            lambda: F.scod_aurc([0], [[0.5, 0.5]], [[0.5, 0.5]], unknown_share=1),
+            "unknown_share",
+        ),
     ],
 )
 def test_bad_arguments_are_named(call, message):

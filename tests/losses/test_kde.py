@@ -21,15 +21,15 @@ KINDS = ["canonical", "top_label", "marginal"]
 @pytest.mark.parametrize("kind", KINDS)
 def test_kde_gradient_by_finite_differences(kind):
     logits, y = data(N, K)
-    for h, order in ((0.1, 2), (0.02, 1)):
+    for h, exponent in ((0.1, 2), (0.02, 1)):
 
-        def value(z, h=h, order=order):
+        def value(z, h=h, exponent=exponent):
             log_p = reference.log_softmax(z)
-            errors = reference.kde_errors(np.exp(log_p), log_p, y, kind, h, order)
+            errors = reference.kde_errors(np.exp(log_p), log_p, y, kind, h, exponent)
             return np.mean(3 * errors - log_p[np.arange(N), y])
 
         loss = KDECrossentropy(
-            3.0, kind=kind, bandwidth=h, order=order, from_logits=True
+            3.0, kind=kind, bandwidth=h, exponent=exponent, from_logits=True
         )
         _, gradient = value_and_gradient(
             lambda z, loss=loss: loss(y, z), logits, jit=JIT_ONE_OFF

@@ -120,7 +120,7 @@ def test_the_base_loss_may_be_reweighted_too():
         (lambda: KDECrossentropy(bandwidth=0), ["bandwidth", "0", "auto"]),
         (lambda: KDECrossentropy(bandwidth="best"), ["bandwidth", "best", "auto"]),
         (lambda: KDECrossentropy(kde_weight=-1), ["kde_weight", "-1"]),
-        (lambda: KDECrossentropy(order=0), ["order", "0"]),
+        (lambda: KDECrossentropy(exponent=0), ["exponent", "0"]),
         (lambda: KDECrossentropy(block_size=0), ["block_size", "0", "at least 1"]),
         (lambda: KDECrossentropy(subsample=2.5), ["subsample", "2.5"]),
     ],

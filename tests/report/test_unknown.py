@@ -27,7 +27,7 @@ def test_figures_are_those_of_the_functions(rng):
             "ood_auroc": F.ood_auroc(known, unknown, **options),
             "ood_aupr": F.ood_aupr(known, unknown, **options),
             "fpr_at_tpr_0.95": F.fpr_at_tpr(known, unknown, **options),
-            "scod_aurc": F.scod_aurc(y, known, unknown, share=0.1, **options),
+            "scod_aurc": F.scod_aurc(y, known, unknown, unknown_share=0.1, **options),
         }
         assert list(expected) == list(ROWS)
         for name, value in expected.items():
@@ -54,7 +54,7 @@ def test_replicates_are_the_metrics_of_resamples(rng):
         assert found["ood_aupr"][i] == pytest.approx(F.ood_aupr(s, u))
         assert found["fpr_at_tpr_0.95"][i] == pytest.approx(F.fpr_at_tpr(s, u))
         expected = F.scod_aurc(
-            y[rows], p[rows], q[others], share=0.3, sample_weight=weight[rows]
+            y[rows], p[rows], q[others], unknown_share=0.3, sample_weight=weight[rows]
         )
         assert found["scod_aurc"][i] == pytest.approx(expected)
 
@@ -127,7 +127,10 @@ def test_nan_in_a_prediction_gives_no_figures(rng):
         ({"unknown": np.full((4, 2), 0.5)}, "`unknown` must be predictions"),
         ({"unknown": np.full((0, 3), 0.5)}, "`unknown` must be"),
         ({"unknown": np.full((4, 3), np.nan)}, "`unknown` must be"),
-        ({"unknown": np.full((4, 3), 1 / 3), "unknown_share": 1}, "`share` must be"),
+        (
+            {"unknown": np.full((4, 3), 1 / 3), "unknown_share": 1},
+            "`unknown_share` must be",
+        ),
         ({"unknown_share": 0.5}, "`unknown_share` must be None without `unknown`"),
     ],
 )
