@@ -6,7 +6,7 @@ import numpy as np
 
 from keras_selcal._arrays import Array
 
-# Counts that are held at a time: 1 MB, so that temporary arrays stay in cache.
+# Counts that are held at a time: 1 MB: temporary arrays stay in cache.
 _MOST_COUNTS = 2**17
 # Metrics of a resample hold at least so many numbers.
 _FEWEST = 2**12
@@ -18,7 +18,7 @@ def resample_counts(
     """Yields how often each of n samples is drawn, in blocks of resamples, (rows, n).
 
     Each resample draws n times with replacement. The same arguments give the same
-    counts, so that two models on the same samples can be compared in pairs. Blocks are
+    counts: two models on the same samples can be compared in pairs. Blocks are
     smaller for samples of several labels.
     """
     rng = np.random.default_rng(seed)

@@ -14,8 +14,8 @@ _WAITING: list[Any] = []
 
 
 def serializable(cls: T) -> T:
-    """Registers a class, so that saved models find it as `keras_selcal>Name`: at once
-    if Keras is imported, or else when this library first imports it.
+    """Registers a class under the name `keras_selcal>Name` of saved models: at once if
+    Keras is imported, or else when this library first imports it.
     """
     _CLASSES[f"{PACKAGE}>{cls.__name__}"] = cls  # type: ignore[attr-defined]
     _WAITING.append(cls)

@@ -180,7 +180,7 @@ _ROWS = (
         functional.excess_aurc,
         "Excess AURC",
         "excess AURC",
-        "AURC minus that of the best ranking: 0 if every wrong prediction is less "
+        "AURC minus the AURC of the best ranking: 0 if every wrong prediction is less "
         "confident than every correct one.",
         "",
         options=_RANKED,

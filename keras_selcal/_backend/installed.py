@@ -7,7 +7,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-# The names of the backends are those of the packages.
+# Backends have the names of their packages.
 _BACKENDS = ("jax", "torch", "tensorflow")
 
 

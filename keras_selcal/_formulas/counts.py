@@ -20,8 +20,8 @@ def count_scale(weight: Any, xp: Any) -> Any:
     """Returns the factor that weights are counted with, (rows, 1).
 
     Weights that add up to less than the number of samples with a positive weight
-    (normalised weights, for example) are scaled up to that number, so that only their
-    ratios matter.
+    (normalised weights, for example) are scaled up to that number: only their ratios
+    matter.
     """
     present = xp.sum(cast(weight > 0, weight.dtype, xp), axis=-1, keepdims=True)
     total = xp.sum(weight, axis=-1, keepdims=True)

@@ -71,7 +71,7 @@ def where_positive(condition: Any, x: Any, xp: Any) -> Any:
 def cumsum(x: Any, xp: Any) -> Any:
     """Returns cumulative sums over the last axis in the dtype of x.
 
-    Keras computes those of float64 in float32 on PyTorch, which is exact for counts.
+    On PyTorch, Keras computes float64 input in float32, which is exact for counts.
     """
     return cast(xp.cumsum(x, axis=-1), x.dtype, xp)
 

@@ -334,8 +334,8 @@ def lgamma1p(x: Any, xp: Any) -> Any:
     """Returns ln Γ(1 + x) for x ≥ 0, differentiable, accurate down to x = 0.
 
     Stirling's series at y = 1 + x where x ≥ 8. Below, the recurrence
-    Γ(9 + x) = Γ(1 + x)·8!·Π(1 + x/j) moves the argument up to the series, every
-    difference being taken so that it vanishes with x instead of cancelling.
+    Γ(9 + x) = Γ(1 + x)·8!·Π(1 + x/j) moves the argument up to the series, with
+    every difference written to vanish with x instead of cancelling.
     """
 
     def remainder(y: Any) -> Any:

@@ -124,7 +124,7 @@ class Ranking(NamedTuple):
     def average_precision(self, positive: str) -> Any:
         """Σ (recall gained by a group) · precision, from the first group on: the most
         confident one to find samples of loss 0 ("known"), or the least confident one
-        to find those of loss 1 ("unknown").
+        to find samples of loss 1 ("unknown").
         """
         xp = self.xp
         mass, found = self.mass, self.loss

@@ -60,7 +60,7 @@ def histogram(u: Any, count: Any | None, num_bins: int, xp: Any) -> Any:
 
 def shared_histogram(u: Any, count: Any, num_bins: int, xp: Any) -> Any:
     """Returns h with each score shared linearly between the two nearest bin centres,
-    so that h has a gradient with respect to the scores: (rows, n) → (rows, M).
+    which gives h a gradient with respect to the scores: (rows, n) → (rows, M).
     """
     position = zero_unless(u >= 0.0, u, xp) * num_bins - 0.5
     low = clip(floor(still(position, xp), xp), 0.0, num_bins - 1.0, xp)
@@ -117,7 +117,7 @@ def soft_cdf(at: Any, counts: Any, smoothing: float, xp: Any) -> Any:
         xp: `keras.ops` or NumPy.
     """
     num_bins, points = int(counts.shape[-1]), at.shape[-1]
-    # At least 1, so that a batch that is all padding does not give NaN.
+    # At least 1: a batch that is all padding must not give NaN.
     n = at_least(_sum(counts, xp), 1.0, xp)
     centers = (xp.arange(num_bins, dtype=counts.dtype) + 0.5) / num_bins
     shares = xp.expand_dims(counts / n, -2)

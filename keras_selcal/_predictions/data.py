@@ -350,7 +350,7 @@ def _product(*factors: Any) -> Array | None:
 
 
 def _without_padding(outputs: Any, weights: Any, axis: int) -> Any:
-    """Returns the weights or masks of batches, those of every sample if batches differ
+    """Returns the weights or masks of batches, one for every sample if batches differ
     in size: joined by `_concatenated`, they are then 0 for padding.
     """
     if len({batch.shape[1:] for batch in outputs}) == 1:

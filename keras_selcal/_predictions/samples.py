@@ -33,7 +33,7 @@ def to_counts(weight: Array | None, n: int) -> Array:
     """Returns how many samples each one stands for, (n,), or (..., n) as `weight`.
 
     As in the losses, weights that sum to less than the number of samples (normalised
-    ones, for example) are scaled up to it, so that only their ratios matter.
+    ones, for example) are scaled up to it: only their ratios matter.
     """
     if weight is None:
         return np.ones(n)
@@ -54,7 +54,7 @@ def check_values(
     y_true = to_numbers(names[0], y_true)
     weight = to_weight(sample_weight, outputs.sample_shape(y_pred.shape))
     arranged = outputs.arrange(y_true, y_pred, y_true.shape, np, names)
-    # NumPy knows all shapes; only those of empty arrays fit both kinds of labels.
+    # NumPy knows all shapes; only empty arrays fit both kinds of labels.
     sparse = arranged.sparse is not False
     k = arranged.y_pred.shape[-1]
     y_pred = arranged.y_pred.reshape(-1, k)

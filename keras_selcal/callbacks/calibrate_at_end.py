@@ -41,7 +41,7 @@ class CalibrateAtEnd(keras.callbacks.Callback):
             `DataLoader`, any iterable that can be iterated over more than once).
             Samples of weight 0 and masked samples do not count.
         path: path that ends in .keras, where the calibrated model is saved. The file is
-            replaced in one step, so that it is never half written. By default nothing
+            replaced in one step and never half written. By default nothing
             is saved.
         calibrator: a calibrator, of which a copy is fitted. Defaults to
             `TemperatureScaling()`. Its options describe the model's outputs:
@@ -121,7 +121,7 @@ class CalibrateAtEnd(keras.callbacks.Callback):
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         self._calibrate(logs)
         # A callback that is listed later may restore other weights. Keras calls its
-        # History last, so that all others are done when it is called.
+        # History last: all others are done when it is called.
         history: Any = getattr(self.model, "history", None)
 
         def when_all_are_done(logs: dict[str, float] | None = None) -> None:

@@ -92,7 +92,7 @@ class CalibrationMonitor(keras.callbacks.Callback):
             `f(y_true, y_pred, from_logits=…, sample_weight=…)` like the functions of
             `keras_selcal.functional`; a dict gives them other names.
         every: k; the metrics are computed in the epochs 1, k, 2k, … and in the last
-            one. In other epochs `logs` repeats the last values, so that other callbacks
+            one. In other epochs `logs` repeats the last values, so other callbacks
             always find them; `patience` still counts all epochs.
         prefix: prefix of the names in `logs`.
         from_logits: whether the model returns logits. By default it does unless its
@@ -108,7 +108,7 @@ class CalibrationMonitor(keras.callbacks.Callback):
         batch_size: batch size of the predictions for arrays. Defaults to 32.
         steps: how many batches of the validation data are read. By default all are.
         picture_dir: a folder for plots by `keras_selcal.plots` (extra `plots`):
-            `reliability-003.png` and `risk_coverage-003.png` are those of epoch 3.
+            `reliability-003.png` and `risk_coverage-003.png` for epoch 3.
         log_dir: a folder for TensorBoard, to which metrics and plots are written by
             epoch, counted from 0 as Keras does there. Requires TensorBoard (extra
             `tensorboard`), but not TensorFlow.

@@ -18,8 +18,8 @@ soft CDF scales scores of every kind and every k to [0, 1].
 The last three need logits z, that is `from_logits=True`, and raise ValueError without
 them. `choose` finds the best of them all on held-out data. The support of `"gen"` is
 [−m (1/m (1 − 1/m))^0.1, 0] with m = min(k, 100). Losses see an unbounded score as s/(4
-+ |s|), and streaming metrics have cells that are uniform on this scale, so that they
-tell scores above about 100 apart only roughly: subtract the mean logit of a network
++ |s|), and streaming metrics have cells that are uniform on this scale, so they
+distinguish scores above about 100 only roughly: subtract the mean logit of a network
 whose logits have a large common offset. Functions are exact. Use `"msp"` for one
 sigmoid unit and independent labels: of their logits (0, z), `"max_logit"` and
 `"energy"` see one side only, and `choose` leaves them out. `"max_logit_pnorm"` is

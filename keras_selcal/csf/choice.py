@@ -31,7 +31,7 @@ class Choice(NamedTuple):
 
     Attributes:
         csf: the score; `msp` unless the gain of another one is certain enough.
-        gain: AURC of `msp` minus that of the best of the other scores.
+        gain: AURC of `msp` minus the AURC of the best other score.
         interval: of `gain`, from the 2.5 % to the 97.5 % quantile of resamples.
         share: share of the resamples in which the gain is above 0.
         aurc: the AURC of each candidate, by its name.
@@ -56,7 +56,7 @@ class Choice(NamedTuple):
                 f"msp: the gain of the best other score, {best}, is {sure}, with "
                 f"{self.errors} errors: {gain} in AURC × 10³"
             )
-        return f"{name_of(self.csf)}: AURC × 10³ is lower than that of msp by {gain}"
+        return f"{name_of(self.csf)}: AURC × 10³ is lower than with msp by {gain}"
 
 
 def default_candidates(
@@ -184,7 +184,7 @@ def best_of(
         name: float(np.mean([aurc(name, label, once[label]) for label in labels]))
         for name in groups
     }
-    # The gain is that of the best of the others, be it negative.
+    # The gain of the best other score, even if it is negative.
     best = min(scores[1:], key=lambda score: values[name_of(score)], default=msp)
 
     def gains(label: int) -> Array:

@@ -43,7 +43,7 @@ class MaxLogitPNorm(BuiltIn):
     Large networks are often confident because their logits are large, not because one
     of them stands out; dividing by the norm undoes that. `keras_selcal.csf.choose`
     finds p on held-out data, and whether it helps at all. Neither a shift nor a scale
-    of the logits changes the score, so that a temperature does not either. Logits of −∞
+    of the logits changes the score, and neither does a temperature. Logits of −∞
     (masked classes) do not count. For two classes the score is 2^(−1/p) whatever the
     logits are; metrics, losses and classifiers raise ValueError for it.
 

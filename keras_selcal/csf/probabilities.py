@@ -188,7 +188,7 @@ def _gen_log_odds(z: Any, xp: Any) -> Any:
 
 
 def _gen_support(num_classes: int) -> Support:
-    # f(p) = (p (1 − p))^γ is concave, so that a uniform p over the classes has most.
+    # f(p) = (p (1 − p))^γ is concave: its sum is largest for a uniform p.
     m = min(num_classes, _GEN_CLASSES)
     return -m * (1 / m * (1 - 1 / m)) ** GEN_POWER, 0.0
 

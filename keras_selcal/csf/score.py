@@ -137,7 +137,7 @@ class ConfidenceScore:
     def log_odds_of_logits(self, logits: Any, xp: Any) -> Any:
         """Returns the log-odds of the scores for logits, or for ln p.
 
-        The built-in scores compute them from the other classes, so that they keep
+        The built-in scores compute them from the other classes, so they keep
         rising where the score itself is rounded to the end of its support.
         """
         if self.needs == "logits":

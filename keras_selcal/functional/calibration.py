@@ -54,13 +54,13 @@ def calibration_error(
         num_bins: M.
         binning: `"uniform"`: (a, b] of width 1/M, the first closed; `"adaptive"`: the
             sorted p cut into M runs of near-equal mass. Equal p are split between the
-            runs that they touch, so that their order does not matter.
+            runs that they touch, so their order does not matter.
         norm: `"l1"`, `"l2"` or `"max"`.
         sample_weight: of a shape that broadcasts to the samples'. Weight 2 equals two
             copies, weight 0 none.
         binning_rule: a published convention other than the default.
             `"focal_calibration"` with adaptive bins: edges interpolated between the
-            sorted p, open on the left, so that the smallest p is in no bin.
+            sorted p, open on the left: the smallest p is in no bin.
             `"left_closed"` with uniform bins: [a, b), the last closed.
 
     Returns:
@@ -142,10 +142,10 @@ def ece(
         num_bins: M.
         binning: `"uniform"` or `"adaptive"`, as in `calibration_error`.
         norm: `"l1"`, `"l2"` or `"max"`.
-        kind: which probability is to match which frequency. `"top_label"`: that of the
-            predicted class, and its accuracy. `"positive"`, for one sigmoid unit, two
-            classes or several labels: that of class 1, as scikit-learn's
-            `calibration_curve` and torchmetrics' `BinaryCalibrationError` have it.
+        kind: what is calibrated: `"top_label"`, the confidence in the predicted class,
+            or `"positive"`, the probability of class 1 (one sigmoid unit, two classes
+            or several labels), as in scikit-learn's `calibration_curve` and
+            torchmetrics' `BinaryCalibrationError`.
         pooled: with `multi_label=True`, whether the outputs of all labels share their
             bins. By default the error is the mean of the errors of the labels.
         binning_rule: a published convention, as in `calibration_error`.

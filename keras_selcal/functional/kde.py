@@ -106,8 +106,7 @@ def kde_ece(
         sizes = {"block_size": size, "subsample": subsample}
         bandwidth = h
         if h == "auto":
-            # The likelihood of each row sums over all columns, so that h fits their
-            # number.
+            # The likelihood of each row sums over all columns: h fits their number.
             rows = np.arange(0, n, -(-n // _MOST_ROWS))
             bandwidth = estimate(**sizes, rows=rows).likeliest()
         found = estimate(**sizes)

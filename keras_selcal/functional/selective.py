@@ -158,7 +158,7 @@ def excess_aurc(
     axis: int = -1,
     decision_threshold: float = 0.5,
 ) -> float:
-    """AURC above that of the best ranking of the same losses.
+    """AURC minus the AURC of the best ranking of the same losses.
 
     Formula:
 

@@ -122,7 +122,7 @@ def smooth_errors(p: Array, residual: Array, steps: int, rounds: int) -> Array:
         return np.asarray(curve.sum(axis=-1) - (curve[:, 0] + curve[:, -1]) / 2)
 
     # Regula falsi for smECE_σ − σ, which falls: ≥ 0 at `low`, ≤ 0 at `high`. An end
-    # that stays twice has its height halved (Illinois), so that both ends close in.
+    # that stays twice has its height halved (Illinois), which makes both ends close in.
     low, high = np.zeros(len(residual)), np.ones(len(residual))
     value = error(low)
     up, down = value, error(high) - high

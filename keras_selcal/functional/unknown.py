@@ -20,7 +20,7 @@ from keras_selcal._validation import (
 
 
 def confidences(predictions: Any, csf: Any, from_logits: bool, name: str) -> Array:
-    """Returns scores (n,) as they are, and those of predictions (n, k)."""
+    """Returns scores (n,) unchanged, and computes the scores of predictions (n, k)."""
     values = to_numbers(name, predictions)
     check_not_empty(name, values)
     if values.ndim not in (1, 2):
@@ -67,8 +67,8 @@ class Kinds:
         Args:
             known: how often each known input counts, (..., n).
             unknown: how often each unknown input counts, (..., m).
-            apart: whether known inputs have no loss, so that the loss is the mass of
-                the unknown ones.
+            apart: whether known inputs have no loss; the loss is then the mass of the
+                unknown ones.
         """
         losses = known * (0.0 * self._losses if apart else self._losses)
         mass, loss = (
@@ -264,14 +264,14 @@ def scod_aurc(
     Formula:
 
     ```
-    u = π/(1 − π) · Σ_i w_i / m,     W = Σ_i w_i + m u,     so that m u/W = π
+    u = π/(1 − π) · Σ_i w_i / m,     W = Σ_i w_i + m u,     hence m u/W = π
     AURC = (1/W) Σ_j v_j ℓ_j (S(b_j) − S(a_j))/(b_j − a_j)
     S(r) = r − (W − r)(H_W − H_{W−r})
     ```
 
     over the n known inputs, of weight v = w and loss ℓ = 1 if wrong, and the m unknown
     ones, of weight v = u and loss ℓ = 1. a_j is the weight of all inputs of lower
-    confidence than input j, b_j − a_j that of those of equal confidence, itself
+    confidence than input j, b_j − a_j the weight of inputs of equal confidence, itself
     included; H_x = Σ_{i≥1} (1/i − 1/(i + x)) are the harmonic numbers. If all weights
     are whole numbers, this is the mean of the selective risks at the coverages
     1/W, …, 1 of data in which each input is repeated v times.

@@ -45,7 +45,7 @@ class LossCurve:
         weight: w(p); 1 for a loss without weights.
         loss: w(p) ℓ(p).
         gradient: ∂(w ℓ)/∂p.
-        positive: the intervals (from, to) of p where the gradient is above 0, so that
+        positive: the intervals (from, to) of p where the gradient is above 0, and
             training lowers p of the true class; () if there are none. Their ends are
             interpolated between the points of `p`.
     """
@@ -78,8 +78,8 @@ def loss_curve(
     ```
 
     with s the share of the weight's own gradient that the loss keeps: `weight_gradient`
-    of `AULoss`, 0 for `AURCLoss`, 1 otherwise. The derivative is that of the backend's
-    automatic differentiation, as training uses it.
+    of `AULoss`, 0 for `AURCLoss`, 1 otherwise. The derivative is computed by
+    the backend's automatic differentiation, as in training.
 
     The prediction at p has p for the true class; the other classes share 1 − p and move
     with it. Statistics of a whole batch (weights of AU and AURC, kernels of

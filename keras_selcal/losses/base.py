@@ -36,8 +36,8 @@ class ClassificationLoss(keras.losses.Loss):
     | `multi_label=True` | (..., k)         | 0/1 or soft, (..., k)                  |
 
     One sigmoid unit equals two columns (1 − p, p), or logits (0, z). A multi-label loss
-    is the mean over labels of the loss of each label, whose statistics (ranks, soft
-    CDF, kernels) are those of that label.
+    is the mean over labels of the loss of each label; statistics (ranks, soft CDF,
+    kernels) are computed for each label separately.
 
     Args:
         from_logits: whether `y_pred` holds logits instead of probabilities.
@@ -182,9 +182,9 @@ class ReweightedLoss(ClassificationLoss):
     ```
 
     `batch` is a `keras_selcal.losses.Batch`. It offers the probabilities `p` and
-    `log_p` (n, k), those of the true class `p_y`, `log_p_y` and `one_minus_p_y`,
-    confidence `scores(csf)` (n,), and `sample_weight` (n,) or None. A weight may have
-    the shape of `p_y` or be (n,). For labels that are distributions, `p_y` holds every
+    `log_p` (n, k), the true class's `p_y`, `log_p_y` and `one_minus_p_y`, confidence
+    `scores(csf)` (n,), and `sample_weight` (n,) or None. A weight may have the shape of
+    `p_y` or be (n,). For labels that are distributions, `p_y` holds every
     class and the loss is the expectation Σ_c y_c w(p, c) ℓ(p, c), as in Keras's own
     focal loss.
 
@@ -192,9 +192,9 @@ class ReweightedLoss(ClassificationLoss):
         base_loss: ℓ: `"crossentropy"`, `"brier"`, another loss of this library, a
             Keras loss or a function of (y_true, y_pred) that returns a value for each
             sample. It receives probabilities (or ln p, if it has `from_logits`) with
-            one column for each class, two for sigmoids, and labels as they are: one-hot
-            for Keras losses that are not sparse. Label smoothing of its own comes on
-            top. Its reduction is not used.
+            one column for each class, two for sigmoids, and labels in the form given:
+            one-hot for Keras losses that are not sparse. Its own label smoothing is
+            applied in addition. Its reduction is not used.
         strength: a in [0, 1]; the loss is (1 − a + a w) ℓ. With 0 it is the base loss.
         from_logits: whether `y_pred` holds logits instead of probabilities.
         multi_label: whether `y_pred` holds k independent sigmoids.

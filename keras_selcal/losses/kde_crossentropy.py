@@ -36,20 +36,18 @@ class KDECrossentropy(ClassificationLoss):
 
     Args:
         kde_weight: λ ≥ 0. The paper uses 0.3 on CIFAR-10 and 0.5 on CIFAR-100.
-        kind: what is to be calibrated: `"canonical"` the whole probability vector (L1
+        kind: what is calibrated: `"canonical"` the whole probability vector (L1
             norm), `"top_label"` the largest probability, `"marginal"` each class's
             probability (mean over classes).
         bandwidth: h > 0, or `"auto"`: for each batch the one of 17 values from 1e-4
             to 1 with the largest leave-one-out likelihood, which costs as many
             evaluations of the kernel.
         exponent: exponent of the differences; 1 for the L1 error, 2 for its square.
-        block_size: rows of the n × n kernel matrix that are held at a time, forward and
-            backward, where they are computed once more; the same loss to rounding. None
-            holds the whole matrix.
+        block_size: rows of the n × n kernel matrix that are held at a time. The
+            backward pass computes them again. None holds the whole matrix.
         subsample: number m of reference samples that Ê is estimated from, evenly spaced
-            among those of the batch that count, instead of all: an approximation, of
-            cost n × m, with the error stated at `functional.kde_ece`. None, or one of
-            at least n, takes all.
+            among the samples that count. This is an approximation of cost n × m, with
+            the error stated at `functional.kde_ece`. None, or m ≥ n, uses all.
         from_logits: whether `y_pred` holds logits instead of probabilities.
         multi_label: whether `y_pred` holds k independent sigmoids.
         ignore_class: samples with this label are left out.

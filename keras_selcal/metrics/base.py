@@ -140,8 +140,8 @@ class ClassificationMetric(keras.metrics.Metric):
     def accumulate(sums: Any, values: Tensor) -> None:
         """Adds values to an array of sums.
 
-        What is rounded off stays below the last digit of the first float, so that
-        both together count exactly to 2⁴⁸.
+        The rounding error stays below the last digit of the first float, so both
+        together count exactly to 2⁴⁸.
         """
         old, lost = sums[0], sums[1]
         values = ops.cast(values, sums.dtype)
@@ -163,9 +163,9 @@ class ClassificationMetric(keras.metrics.Metric):
             y_true: class indices (...) or (..., 1), or distributions (..., k) whose
                 rows sum to 1. For one sigmoid unit, 0/1 or soft labels in [0, 1], of
                 shape (...) or (..., 1); with `multi_label=True`, of shape (..., k).
-            y_pred: probabilities, of which each row sums to 1, or logits.
-            sample_weight: of a shape that broadcasts to the samples', not negative.
-                Weight 2 equals two copies, weight 0 none.
+            y_pred: probabilities, each row summing to 1, or logits.
+            sample_weight: non-negative weights that broadcast to the samples. Weight 2
+                equals two copies, weight 0 none.
         """
         batch = Batch.of(y_true, y_pred, self.outputs, sample_weight).still()
         groups = batch.num_labels if self.outputs.multi_label else batch.num_classes

@@ -115,10 +115,10 @@ class ExpectedCalibrationError(_BinnedError):
         binning: `"uniform"`: (a, b] of width 1/M, the first closed; `"adaptive"`: the
             sorted confidences cut into M runs of near-equal mass.
         norm: `"l1"`, `"l2"` or `"max"`.
-        kind: which probability is to match which frequency. `"top_label"`: that of the
-            predicted class, and its accuracy. `"positive"`, for one sigmoid unit, two
-            classes or several labels: that of class 1, as scikit-learn's
-            `calibration_curve` and torchmetrics' `BinaryCalibrationError` have it.
+        kind: what is calibrated: `"top_label"`, the confidence in the predicted class,
+            or `"positive"`, the probability of class 1 (one sigmoid unit, two classes
+            or several labels), as in scikit-learn's `calibration_curve` and
+            torchmetrics' `BinaryCalibrationError`.
         pooled: with `multi_label=True`, whether the outputs of all labels share their
             bins. By default the error is the mean of the errors of the labels.
         num_cells: cells of the histogram of adaptive bins, uniform in ℓ/(4 + |ℓ|), ℓ

@@ -62,11 +62,11 @@ class RankingMetric(ClassificationMetric):
     """Base class of the metrics of a ranking by confidence, with the 0/1 loss.
 
     The state is a histogram of the score's log-odds ℓ, with cells uniform in
-    ℓ/(4 + |ℓ|): those of a score near 0 or 1 are as narrow as those in the middle.
-    Samples of a cell share their mean loss, which makes the metrics approximate, as
-    `keras.metrics.AUC` is. `docs/metrics.md` has the errors on real networks; they are
-    larger where nearly all scores lie close together, as those of an untrained network
-    do. Subclasses implement `of_ranking`.
+    ℓ/(4 + |ℓ|), which resolve scores near 0 and 1 as well as scores in the middle.
+    Samples of a cell share their mean loss, which makes the metrics approximate, like
+    `keras.metrics.AUC`. `docs/metrics.md` has the errors on real networks; they are
+    larger where nearly all scores lie close together, as in an untrained network.
+    Subclasses implement `of_ranking`.
 
     Args:
         csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it. From

@@ -95,7 +95,7 @@ class AURC(RankingMetric):
 
 @serializable
 class ExcessAURC(RankingMetric):
-    """AURC above that of the best ranking of the same losses.
+    """AURC minus the AURC of the best ranking of the same losses.
 
     Formula:
 

@@ -26,7 +26,7 @@ def confidence_histogram(
 ) -> Any:
     """Draws the confidence of correct and of wrong predictions.
 
-    Each histogram sums to 1, so that a few wrong predictions remain visible next to
+    Each histogram sums to 1, so a few wrong predictions remain visible next to
     many correct ones. The less they overlap, the better the confidence score
     separates them.
 

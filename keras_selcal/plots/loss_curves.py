@@ -33,7 +33,7 @@ def loss_weights(
     The prediction at p has p for the true class, and the others share 1 − p. Focal
     weights depend only on p. Those of AU and AURC depend on the rank of the sample's
     confidence in its batch: here, a large batch with the distribution of `y_pred`, or
-    with `msp` uniform on [1/k, 1]. The numbers are those of
+    with `msp` uniform on [1/k, 1]. The numbers come from
     `keras_selcal.losses.analysis.loss_curve`.
 
     Formula:
@@ -242,7 +242,7 @@ def sample_gradients(
     """Draws the gradient of losses at the samples of a model.
 
     Each sample is one point for each loss, at p of its true class. A histogram at the
-    bottom shows the distribution of p. The numbers are those of
+    bottom shows the distribution of p. The numbers come from
     `keras_selcal.losses.analysis.sample_gradients`; near p = 0 the axis cuts them off.
 
     Several models, or one model at several stages of its training, are drawn side by

@@ -212,7 +212,7 @@ def _draw(ax: Any, name: str, model: _Model, colour: str, alone: bool) -> None:
         (canvas.GREEN, canvas.GREY),
         strict=True,
     ):
-        # The lines of one model have three colours, those of several one per model.
+        # One model has three lines of different colours, several have one colour each.
         ax.plot(
             *line,
             color=own if alone else colour,

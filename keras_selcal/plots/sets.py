@@ -96,7 +96,7 @@ def class_coverage(
     low, high = wilson(share, size, 0.95)
     x = np.arange(len(classes))
     mean = covered.mean()
-    label = f"classes, from that of all samples ({canvas.percent(mean)})"
+    label = f"classes, from the coverage of all samples ({canvas.percent(mean)})"
     edges = np.arange(len(x) + 1) - 0.5
     canvas.bars(ax, share, edges, canvas.BLUE, baseline=mean, label=label)
     ax.vlines(x, low, high, color=canvas.GREY, linewidth=1.0, label="95 % interval")

@@ -27,7 +27,7 @@ def threshold_risk(
     The line is the share of errors among the samples with score ≥ threshold, and the
     band ends at the upper bound that the true risk of one threshold exceeds with a
     probability of at most δ. The vertical line is the threshold that
-    `select_threshold` guarantees for all of its steps together, so that it can lie
+    `select_threshold` guarantees for all of its steps together, which can lie to the
     right of where the bound crosses the target.
 
     Args:

@@ -2,10 +2,10 @@
 
 A stack has shape (s, n, k): predictions of s members for n samples; of one sigmoid
 unit, (s, n, 1) or (s, n). Adding a number to all logits of a sample does not change
-their softmax. So a stack fits into logits (n, k): `combine` gives those of which the
-softmax is the mean probability, and the largest is a score of the stack. Every part of
-this library then takes it, with `from_logits=True` and `csf="max_logit"`. The layer
-`Combine` does the same in a model, and `MCDropout` makes members of a model with
+their softmax. So a stack fits into logits (n, k): `combine` returns logits whose
+softmax is the mean probability and whose largest entry is a score of the stack. Every
+part of this library then takes it, with `from_logits=True` and `csf="max_logit"`. The
+layer `Combine` does the same in a model, and `MCDropout` makes members of a model with
 dropout.
 """
 

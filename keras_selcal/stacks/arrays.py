@@ -80,7 +80,7 @@ def _scores(p: Any, csf: Any, xp: Any) -> Any:
 
 def combined(p: Any, csf: Any, xp: Any) -> Any:
     """Returns ln p̄ − ln max p̄ plus the score, (..., k): the largest is the score
-    without rounding, so that ties stay ties.
+    without rounding, and ties stay ties.
     """
     log_p = safe_log(xp.mean(p, axis=0), xp)
     log_p = log_p - xp.amax(log_p, axis=-1, keepdims=True)

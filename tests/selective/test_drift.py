@@ -196,7 +196,7 @@ def test_auto_chooses_on_one_half_and_says_so(rng, capsys, tmp_path):
     fitted = SelectiveClassifier(identity(20), "auto")
     fitted.fit(x, y, coverage=0.7, verbose=1)
     assert isinstance(fitted.csf, csf.MaxLogitPNorm)
-    assert "lower than that of msp by" in fitted.record.choice
+    assert "lower than with msp by" in fitted.record.choice
     assert fitted.record.choice in capsys.readouterr().out
     assert fitted.record.n == 1000
     first = first_half(2000)
