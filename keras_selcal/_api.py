@@ -53,7 +53,12 @@ if TYPE_CHECKING:
         RiskAtCoverage,
     )
     from keras_selcal.report import CalibrationReport
-    from keras_selcal.selective import SelectiveClassifier, select_threshold
+    from keras_selcal.selective import (
+        Policy,
+        RiskMonitor,
+        SelectiveClassifier,
+        select_threshold,
+    )
 
 __all__ = [
     "AUGRC",
@@ -79,8 +84,10 @@ __all__ = [
     "KDECrossentropy",
     "MetaAcc",
     "MetaMis",
+    "Policy",
     "ReweightedLoss",
     "RiskAtCoverage",
+    "RiskMonitor",
     "SelectiveClassifier",
     "StructuredMatrixScaling",
     "StructuredVectorScaling",

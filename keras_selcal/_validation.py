@@ -143,28 +143,39 @@ def check_probabilities(rows: np.ndarray, argument: str = "y_pred") -> None:
 def check_logits(rows: np.ndarray, events: bool, argument: str = "y_pred") -> None:
     """Checks that logits (n, k) are not probabilities.
 
-    Equal rows, rows of 0 and 1 only, and NaN are not checked. A few logits of sigmoids
-    can lie in [0, 1] by chance; for many, a warning is given.
+    A few logits of sigmoids can lie in [0, 1] by chance; for many, a warning is given.
     """
-    if len(rows) == 0 or not (rows.min() >= 0 and rows.max() <= 1 + RANGE_TOLERANCE):
-        return
-    if (rows == rows[0]).all() or ((rows == 0) | (rows == 1)).all():
+    if not look_like_probabilities(rows, events):
         return
     if events:
-        if len(rows) >= _MANY_ROWS:
-            warnings.warn(
-                "All logits lie in [0, 1]. If they are probabilities of sigmoid units, "
-                "pass `from_logits=False`.",
-                stacklevel=5,
-            )
-        return
-    if (np.abs(rows.sum(axis=-1, dtype="float64") - 1) <= SUM_TOLERANCE).all():
-        refuse(
-            argument,
-            rows[0].tolist(),
-            "logits; each of these rows is non-negative and sums to 1: pass "
-            "`from_logits=False` if they are probabilities",
+        warnings.warn(
+            "All logits lie in [0, 1]. If they are probabilities of sigmoid units, "
+            "pass `from_logits=False`.",
+            stacklevel=5,
         )
+        return
+    refuse(
+        argument,
+        rows[0].tolist(),
+        "logits; each of these rows is non-negative and sums to 1: pass "
+        "`from_logits=False` if they are probabilities",
+    )
+
+
+def look_like_probabilities(rows: np.ndarray, events: bool) -> bool:
+    """Returns whether logits (n, k) seem to be probabilities: all of them sum to 1, or
+    many rows of sigmoids lie in [0, 1].
+
+    Equal rows, rows of 0 and 1 only, and NaN are not looked at.
+    """
+    if len(rows) == 0 or not (rows.min() >= 0 and rows.max() <= 1 + RANGE_TOLERANCE):
+        return False
+    if (rows == rows[0]).all() or ((rows == 0) | (rows == 1)).all():
+        return False
+    if events:
+        return len(rows) >= _MANY_ROWS
+    sums = rows.sum(axis=-1, dtype="float64")
+    return bool((np.abs(sums - 1) <= SUM_TOLERANCE).all())
 
 
 def _first(values: np.ndarray, bad: np.ndarray) -> Any:

@@ -1,7 +1,6 @@
 """The base classes of classifiers that abstain or return prediction sets."""
 
 import warnings
-from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 import keras
@@ -9,7 +8,6 @@ import numpy as np
 from keras import ops
 
 from keras_selcal._arrays import Tensor, to_numpy
-from keras_selcal._formulas.functions import first_largest, softmax
 from keras_selcal._predictions.data import LabelledData, check_order, predict_masked
 from keras_selcal._predictions.models import append_layer, gives_logits
 from keras_selcal._predictions.outputs import Outputs
@@ -17,6 +15,7 @@ from keras_selcal._saving import deserialize_if_config
 from keras_selcal._validation import refuse
 from keras_selcal.calibrators import Calibrator
 from keras_selcal.calibrators.layer import CalibrationLayer
+from keras_selcal.selective.answers import calibrate, decide
 from keras_selcal.selective.data import SelectionData
 from keras_selcal.selective.record import Record
 
@@ -52,36 +51,13 @@ class AnswerLayer(keras.layers.Layer):
         self.built = True
 
     def calibrated(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the inputs and their probabilities with the classes in the last axis
-        (see `Outputs.columns`), and which samples the calibrator answers.
-        """
-        from_logits = self.outputs.from_logits
+        """Returns what `answers.calibrate` does."""
         inputs = ops.cast(ops.convert_to_tensor(inputs), self.compute_dtype)
-        columns = self.outputs.columns(inputs, from_logits, ops)
-        if self.calibration is None:
-            if from_logits:
-                p = softmax(columns, ops)
-            else:
-                # NaN makes the whole row NaN.
-                p = columns + 0.0 * ops.sum(columns, axis=-1, keepdims=True)
-            return columns, p, ops.ones_like(p[..., 0], dtype="bool")
-        p = self.outputs.columns(self.calibration(inputs), False, ops)
-        return columns, p, self.calibration.accepts(inputs)
+        return calibrate(inputs, self.outputs, self.calibration, ops)
 
     def decided(self, columns: Tensor, p: Tensor, accepted: Tensor) -> Tensor:
-        """Returns the predicted classes, for what `calibrated` returns.
-
-        A sample that the calibrator rejects has the class of its largest output, since
-        its probabilities are uniform.
-        """
-        if self.outputs.decision_threshold == 0.5:
-            labels = ops.cast(first_largest(p, ops)[..., 0], "int32")
-        else:
-            labels = ops.cast(p[..., 1] > self.outputs.decision_threshold, "int32")
-        if self.calibration is None:
-            return labels
-        of_model = ops.cast(first_largest(columns, ops)[..., 0], "int32")
-        return ops.where(accepted, labels, of_model)
+        """Returns the predicted classes, for what `calibrated` returns."""
+        return decide(columns, p, accepted, self.outputs, self.calibration, ops)
 
     def compute_mask(self, inputs: Tensor, previous_mask: Any = None) -> None:
         """Returns None: the answers have the mask in them."""
@@ -204,21 +180,8 @@ class AnsweringClassifier:
     def _split(
         self, data: SelectionData, choosing: bool
     ) -> tuple[SelectionData, SelectionData, Calibrator | None]:
-        """Returns the data to fit or choose on, those to select the threshold on, and
-        the calibrator: its fitted copy if it is not fitted yet.
-        """
-        calibrator, first = self._given_calibrator, data
-        unfitted = calibrator is not None and not calibrator.fitted
-        if unfitted or choosing:
-            first, data = data.halves()
-        if calibrator is not None and unfitted:
-            labels, weight = first.labels, first.weight
-            if self.outputs.multi_label:
-                labels = np.moveaxis(labels, -1, self.outputs.axis)
-                weight = weight.max(axis=-1)
-            outputs = replace(self.outputs, decision_threshold=0.5)
-            calibrator = calibrator.fitted_copy(first.y_pred, labels, weight, outputs)
-        return first, data, calibrator
+        """Returns what `SelectionData.split` does."""
+        return data.split(self._given_calibrator, choosing)
 
     def _calibration(self, calibrator: Calibrator | None) -> CalibrationLayer | None:
         if calibrator is None:

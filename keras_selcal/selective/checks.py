@@ -1,4 +1,4 @@
-"""What the checks of a fitted selective classifier on new data compute."""
+"""What checks of new data compute, for a fitted classifier or policy."""
 
 from typing import Any
 
@@ -9,7 +9,8 @@ from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._predictions.samples import to_weight
 from keras_selcal._validation import refuse
 from keras_selcal.selective.cuts import Cuts
-from keras_selcal.selective.data import units_of
+from keras_selcal.selective.data import SelectionData, units_of
+from keras_selcal.selective.drift import DriftCheck, ks_test, unit_means
 from keras_selcal.selective.record import FitRecord
 
 
@@ -35,13 +36,50 @@ def promise(selection: Any) -> tuple[FitRecord, Any]:
     record = selection.record
     if record is None or not record.confidence:
         raise ValueError(
-            "This SelectiveClassifier does not know the confidences that it was fitted "
-            "on: call `fit` again."
+            "The confidences that the threshold was selected on are not known: call "
+            "`fit` again."
         )
     return record, selection.threshold
 
 
-def risk_check(
+def check_drift(
+    selection: Any,
+    answer: dict[str, Array],
+    weight: Array,
+    units: Array,
+    rate: float,
+    data: SelectionData | None,
+) -> DriftCheck:
+    """Returns what `SelectiveClassifier.check` does.
+
+    Args:
+        selection: a layer or a policy, with its record and threshold.
+        answer: what `SelectionLayer.answer` gives for the new outputs.
+        weight: of each answer.
+        units: the independent unit of each answer.
+        rate: false alarm rate.
+        data: the new outputs with labels, or None.
+    """
+    record, threshold = promise(selection)
+    accepted = answer["accepted"] & (answer["confidence"] >= threshold)
+    new = unit_means(answer["confidence"], weight, units)
+    distance, p_value = ks_test(record.confidence, new)
+    risk = {}
+    if data is not None:
+        risk = _risk_check(data.cuts(answer), threshold, record, rate)
+    return DriftCheck(
+        p_value <= rate,
+        p_value,
+        distance,
+        len(new),
+        float(np.average(accepted, weights=weight)),
+        float(np.mean(record.coverage)),
+        rate,
+        **risk,
+    )
+
+
+def _risk_check(
     cuts: list[Cuts], threshold: Any, record: FitRecord, rate: float
 ) -> dict[str, Any]:
     """Returns what `DriftCheck` says about the risk."""

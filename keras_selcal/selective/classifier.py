@@ -1,6 +1,7 @@
 """A classifier that abstains where its confidence is too low."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -12,14 +13,13 @@ from keras_selcal._arrays import Array, to_floats, to_numbers
 from keras_selcal._predictions.data import find_labels
 from keras_selcal.calibrators import Calibrator
 from keras_selcal.selective.base import AnsweringClassifier, to_arrays
-from keras_selcal.selective.checks import counted, promise, risk_check
+from keras_selcal.selective.checks import check_drift, counted, promise
 from keras_selcal.selective.data import FIRST_AXIS, check_finite
 from keras_selcal.selective.drift import (
     DriftCheck,
     DriftMonitor,
     check_rate,
     ks_distance,
-    ks_test,
     unit_means,
 )
 from keras_selcal.selective.fitting import (
@@ -30,6 +30,7 @@ from keras_selcal.selective.fitting import (
     select_each,
 )
 from keras_selcal.selective.layer import OPTIONS, SelectionLayer
+from keras_selcal.selective.policy import Policy
 from keras_selcal.selective.record import FitRecord, SelectivePrediction
 from keras_selcal.selective.threshold import check_delta, check_target
 
@@ -319,9 +320,10 @@ class SelectiveClassifier(AnsweringClassifier):
             A `DriftCheck`.
         """
         rate = check_rate(false_alarm_rate)
-        record, threshold = promise(self._fitted())
+        promise(self._fitted())
         groups = FIRST_AXIS if groups is None else groups
         labelled, x = (True, x) if y is not None else find_labels(x)
+        data = None
         if labelled:
             data, _ = self._read(x, y, sample_weight, groups, batch_size, verbose)
             y_pred, weight, units = data.y_pred, data.weight, data.units
@@ -330,22 +332,7 @@ class SelectiveClassifier(AnsweringClassifier):
                 x, sample_weight, groups, batch_size, verbose
             )
         answer = to_arrays(self._fitted().answer(y_pred))
-        risk = (
-            risk_check(data.cuts(answer), threshold, record, rate) if labelled else {}
-        )
-        accepted = answer["accepted"] & (answer["confidence"] >= threshold)
-        new = unit_means(answer["confidence"], weight, units)
-        distance, p_value = ks_test(record.confidence, new)
-        return DriftCheck(
-            p_value <= rate,
-            p_value,
-            distance,
-            len(new),
-            float(np.average(accepted, weights=weight)),
-            float(np.mean(record.coverage)),
-            rate,
-            **risk,
-        )
+        return check_drift(self._fitted(), answer, weight, units, rate, data)
 
     def drift(
         self,
@@ -404,6 +391,26 @@ class SelectiveClassifier(AnsweringClassifier):
             record.confidence,
             false_alarm_rate=false_alarm_rate,
             seed=seed,
+        )
+
+    def to_policy(self, *, class_names: Sequence[str] | None = None) -> Policy:
+        """Returns calibrator, score, threshold and record without the model: a
+        `Policy`, which answers the model's outputs as `predict` does, needs no backend
+        and is saved as JSON.
+
+        Args:
+            class_names: a name for each class, or None.
+        """
+        layer = self._fitted()
+        calibrator = layer.calibration and layer.calibration.calibrator
+        return Policy.of_outputs(
+            self.outputs,
+            self.model.output_shape,
+            calibrator=calibrator,
+            csf=layer.csf,
+            threshold=layer.threshold,
+            record=layer.record,
+            class_names=class_names,
         )
 
     @classmethod

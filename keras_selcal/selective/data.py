@@ -12,6 +12,7 @@ from keras_selcal._arrays import Array, to_floats, to_numpy
 from keras_selcal._predictions.outputs import Outputs, broadcast_weight
 from keras_selcal._predictions.samples import check_outputs
 from keras_selcal._validation import check_groups, refuse
+from keras_selcal.calibrators import Calibrator
 from keras_selcal.selective.cuts import Cuts
 
 FIRST_AXIS = "first_axis"
@@ -171,6 +172,27 @@ class SelectionData:
             replace(self, weight=np.where(first, 0, self.weight)),
         )
 
+    def split(
+        self, calibrator: Calibrator | None, choosing: bool
+    ) -> tuple["SelectionData", "SelectionData", Calibrator | None]:
+        """Returns the data to fit or choose on, those to select the threshold on, and
+        the calibrator: its fitted copy if it is not fitted yet.
+
+        A guarantee needs a threshold that is selected on other data than the rest.
+        """
+        first = rest = self
+        unfitted = calibrator is not None and not calibrator.fitted
+        if unfitted or choosing:
+            first, rest = self.halves()
+        if calibrator is not None and unfitted:
+            labels, weight = first.labels, first.weight
+            if self.outputs.multi_label:
+                labels = np.moveaxis(labels, -1, self.outputs.axis)
+                weight = weight.max(axis=-1)
+            outputs = replace(self.outputs, decision_threshold=0.5)
+            calibrator = calibrator.fitted_copy(first.y_pred, labels, weight, outputs)
+        return first, rest, calibrator
+
     def cuts(self, answer: dict[str, Array], predicted: bool = False) -> list[Cuts]:
         """Returns the possible thresholds, for each label if multi-label.
 
@@ -220,6 +242,14 @@ class SelectionData:
             labels = labels[order]
         digest.update(np.ascontiguousarray(labels, "int64").tobytes())
         return digest.digest()
+
+    @property
+    def fingerprint(self) -> str:
+        """BLAKE2b of outputs, as float32, and labels, as int64, in their order."""
+        digest = hashlib.blake2b(digest_size=16)
+        for array, dtype in ((self.y_pred, "<f4"), (self.labels, "<i8")):
+            digest.update(np.ascontiguousarray(array, dtype).tobytes())
+        return digest.hexdigest()
 
 
 def check_finite(rows: Array) -> None:

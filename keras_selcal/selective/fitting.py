@@ -118,6 +118,7 @@ def record_of(
         date=datetime.date.today().isoformat(),
         choice=None if choice is None else str(choice),
         confidence=reference_sample(unit_means(confidence, data.weight, data.units)),
+        fingerprint=data.fingerprint,
     )
 
 

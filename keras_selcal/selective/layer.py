@@ -12,6 +12,7 @@ from keras_selcal._formulas.functions import constant
 from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._saving import serializable
 from keras_selcal.calibrators.layer import CalibrationLayer
+from keras_selcal.selective.answers import score
 from keras_selcal.selective.base import AnswerLayer, broadcast_mask
 from keras_selcal.selective.record import ABSTAINED, FitRecord
 
@@ -104,25 +105,7 @@ class SelectionLayer(AnswerLayer):
 
     def _confidence(self, columns: Tensor, p: Tensor) -> Tensor:
         """Returns the score of the probabilities, or of the model's own logits."""
-        if self.csf.needs != "logits":
-            return self.csf(self._centred(p))
-        d = self.outputs.decision_threshold
-        if d != 0.5:
-            shifted = columns[..., 0] + math.log(d), columns[..., 1] + math.log(1 - d)
-            columns = ops.stack(shifted, axis=-1)
-        confidence = self.csf(columns)
-        # NaN, which is not accepted, where the logits have no probabilities.
-        return confidence + 0.0 * ops.sum(p, axis=-1)
-
-    def _centred(self, p: Tensor) -> Tensor:
-        """Returns probabilities whose odds are those at the decision threshold d, so
-        that confidence is lowest there: p (1 − d) against (1 − p) d.
-        """
-        d = self.outputs.decision_threshold
-        if d == 0.5:
-            return p
-        odds = ops.stack([d * p[..., 0], (1 - d) * p[..., 1]], axis=-1)
-        return odds / ops.sum(odds, axis=-1, keepdims=True)
+        return score(columns, p, self.csf, self.outputs, ops)
 
     def get_config(self) -> dict[str, Any]:
         return {

@@ -69,6 +69,8 @@ class FitRecord(Record):
         confidence: confidences of the samples, or of 2,000 of them drawn at random, in
             rising order; of grouped samples, the mean of each group. `check` compares
             new ones with them.
+        fingerprint: of the model's outputs and the labels given to `fit`: BLAKE2b (16
+            bytes, in hex) of the outputs as float32 and the labels as int64.
     """
 
     n: int
@@ -82,6 +84,7 @@ class FitRecord(Record):
     date: str
     choice: str | None = None
     confidence: tuple[float, ...] = field(default=(), repr=False)
+    fingerprint: str | None = field(default=None, repr=False)
 
     def describe(self) -> str:
         """Returns the figures in one line, as arguments; of the confidences the 5 %,
