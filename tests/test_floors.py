@@ -178,6 +178,15 @@ selective.select_threshold(p.max(-1), p.argmax(-1) == y, coverage=0.5)
 selective.select_threshold(p.max(-1), p.argmax(-1) == y, risk=0.5, delta=0.1)
 conformal.conformal_threshold(conformal.conformal_scores(p, y, method="aps"), 0.1)
 """,
+    "policies": """
+policy = keras_selcal.Policy.fit(
+    z, y, coverage=0.5, calibrator=calibrators.TemperatureScaling()
+)
+policy.save("policy.json")
+again = keras_selcal.Policy.load("policy.json")
+np.testing.assert_array_equal(again.predict(z).labels, policy.predict(z).labels)
+keras_selcal.RiskMonitor(0.1).update(p.argmax(-1) != y)
+""",
     "report": """
 report = keras_selcal.CalibrationReport(y, p, bootstrap=10)
 report.to_html("report.html")
@@ -186,6 +195,8 @@ report.to_html("report.html")
 from keras_selcal.cli import main
 np.savez("p.npz", probs=p, labels=y)
 assert not main(["report", "p.npz"])
+assert not main(["fit", "p.npz", "--coverage", "0.5"])
+assert not main(["apply", "policy.json", "p.npz"])
 """,
 }
 

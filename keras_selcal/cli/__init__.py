@@ -4,18 +4,23 @@ This module and `parser` import neither NumPy nor Keras, so that help and argume
 errors appear at once.
 """
 
+import sys
 from collections.abc import Sequence
 
 from keras_selcal.cli.parser import make_parser
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command line; errors are one line, with exit code 2."""
+    """Runs the command line; errors are one line, with exit status 2. `check` has exit
+    status 1 for an alarm.
+    """
     parser = make_parser()
     options = parser.parse_args(arguments)
     try:
         from keras_selcal.cli.commands import COMMANDS
 
-        COMMANDS[options.command](options)
+        status = COMMANDS[options.command](options)
     except (ImportError, MemoryError, OSError, ValueError) as error:
         parser.error(" ".join(str(error).split()))
+    if status:
+        sys.exit(status)

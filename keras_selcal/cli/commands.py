@@ -14,7 +14,12 @@ import numpy as np
 from keras_selcal import calibrators, csf
 from keras_selcal._predictions.samples import Samples
 from keras_selcal.cli.files import read_predictions
-from keras_selcal.cli.output import check_output, write_parameters, write_predictions
+from keras_selcal.cli.output import (
+    check_output,
+    write_answers,
+    write_parameters,
+    write_predictions,
+)
 from keras_selcal.cli.parser import METHODS
 from keras_selcal.cli.predictions import PredictionFile
 from keras_selcal.report import CalibrationReport
@@ -27,8 +32,9 @@ from keras_selcal.report.html.numbers import (
     value_of,
 )
 from keras_selcal.report.tables import aligned
+from keras_selcal.selective import Policy
 from keras_selcal.selective.cuts import Cuts
-from keras_selcal.selective.fitting import select_each
+from keras_selcal.selective.fitting import DEFAULT_DELTA, select_each
 from keras_selcal.selective.threshold import check_target
 
 
@@ -121,7 +127,9 @@ def calibrate(options: argparse.Namespace) -> None:
     with _notes():
         calibrator.fit(fitting.y_pred, fitting.labels)
     calibrated = target._replace(
-        y_pred=calibrator.predict_proba(target.y_pred), from_logits=False
+        y_pred=calibrator.predict_proba(target.y_pred),
+        from_logits=False,
+        calibrator=type(calibrator).__name__,
     )
     write_predictions(output, calibrated, multi_label)
     write_parameters(parameters, calibrator)
@@ -153,14 +161,36 @@ def calibrate(options: argparse.Namespace) -> None:
             "other samples by --apply to judge the calibrator."
         )
     print(f"\n{output}: calibrated predictions\n{parameters}: fitted parameters")
+    print(
+        "\nA threshold that was selected on raw predictions does not apply to "
+        "calibrated ones:\n`keras-selcal fit` fits a calibrator and its threshold."
+    )
 
 
 def threshold(options: argparse.Namespace) -> None:
     """Prints the threshold, what it does on these samples, and what is guaranteed."""
     delta = None if options.risk is None else options.delta
     coverage, risk, delta = check_target(options.coverage, options.risk, delta)
-    data = _read(options.file, options.multi_label)
-    cuts = _cuts(data, options)
+    policy = None if options.policy is None else Policy.load(options.policy)
+    multi_label = options.multi_label
+    if policy is None:
+        data = _read(options.file, multi_label)
+    else:
+        multi_label = policy.outputs.multi_label
+        data = _read_for(policy, options.policy, options.file)
+        name = csf.name_of(policy.csf)
+        if options.csf not in (None, policy.csf.__name__):
+            raise ValueError(
+                f"--csf must be {name}, the score of {options.policy}, or left out. "
+                f"Received: {options.csf}"
+            )
+
+    def cuts_of(data: PredictionFile) -> list[Cuts]:
+        if policy is not None:
+            return policy.cuts(data.y_pred, data.labels)
+        return _cuts(data, options.csf or "msp", multi_label)
+
+    cuts = cuts_of(data)
     with _notes():
         found = select_each(cuts, coverage, risk, delta)
     # The printed numbers are what users apply; an infinite one answers nothing.
@@ -169,17 +199,28 @@ def threshold(options: argparse.Namespace) -> None:
         for cut, at in zip(cuts, found, strict=True)
     ]
     found = [float(at) for at in shown]
-    if options.multi_label:
-        _print_labels(data.class_names, cuts, shown)
+    if policy is None:
+        kind = _kind_of_file(data, options.csf or "msp")
     else:
-        print(f"Answer if the confidence ({options.csf}) is at least {shown[0]}.\n")
+        kind = f"{_kind(policy)}, of {options.policy}"
+    if multi_label:
+        _print_labels(data.class_names, cuts, shown)
+        print(f"\nConfidence: {kind}.")
+    else:
+        print(f"Answer if the confidence is at least {shown[0]}.\n")
+        print(f"Confidence: {kind}.")
         _print_samples(f"these {count(cuts[0].total)} samples", cuts[0], found[0])
     print()
     print(_guarantee(cuts, found, risk, options.delta))
     if options.test:
-        tests = _cuts(_read(options.test, options.multi_label).like(data), options)
+        if policy is None:
+            test = _read(options.test, multi_label).like(data)
+            _refuse_mixture(data, test)
+        else:
+            test = _read_for(policy, options.policy, options.test)
+        tests = cuts_of(test)
         print()
-        if options.multi_label:
+        if multi_label:
             _print_labels(data.class_names, tests, shown)
             return
         _print_samples(options.test, tests[0], found[0])
@@ -188,15 +229,45 @@ def threshold(options: argparse.Namespace) -> None:
         print(f"With {sure} confidence, these samples show a risk of at most {bound}.")
 
 
-def _cuts(data: PredictionFile, options: argparse.Namespace) -> list[Cuts]:
+def _kind_of_file(data: PredictionFile, name: str) -> str:
+    """Returns what the confidence of predictions in a file is."""
+    if data.calibrator is not None:
+        return f"{name} of probabilities that {data.calibrator} has calibrated"
+    what = "logits" if data.from_logits else "probabilities"
+    return (
+        f"{name} of raw {what}, as they are in {data.path}. If you calibrate\nthem, "
+        "this threshold does not apply: `keras-selcal fit` fits both"
+    )
+
+
+def _kind(policy: Policy) -> str:
+    """Returns what the confidence of a policy is."""
+    name = csf.name_of(policy.csf)
+    if policy.csf.needs == "logits":
+        return f"{name} of raw logits"
+    if policy.calibrator is None:
+        return f"{name} of raw {'logits' if policy.from_logits else 'probabilities'}"
+    return f"{name} of probabilities calibrated by {type(policy.calibrator).__name__}"
+
+
+def _refuse_mixture(data: PredictionFile, test: PredictionFile) -> None:
+    """Refuses a test on predictions of another kind than the threshold is for."""
+    if data.calibrator != test.calibrator:
+        raise ValueError(
+            f"{test.path}: both files must be raw, or both calibrated by "
+            f"{data.calibrator or test.calibrator}"
+        )
+
+
+def _cuts(data: PredictionFile, name: str, multi_label: bool) -> list[Cuts]:
     """Returns the thresholds that predictions offer, of each label."""
     samples = Samples.given(
         data.labels,
         data.y_pred,
         from_logits=data.from_logits,
-        multi_label=options.multi_label,
+        multi_label=multi_label,
     )
-    score = csf.get(options.csf)
+    score = csf.get(name)
     return [
         Cuts.of(part.scores(score), part.correct) for part in samples.split_labels()
     ]
@@ -236,7 +307,6 @@ def _guarantee(
     cuts: Sequence[Cuts], found: Sequence[float], risk: float | None, delta: float
 ) -> str:
     """Returns what holds for new data, in words."""
-    each = " for every label at once" if len(cuts) > 1 else ""
     if risk is None:
         bounds = [
             label.bound(at, delta / len(cuts))
@@ -245,6 +315,11 @@ def _guarantee(
         most = percent(max(bounds))
     else:
         most = round_percent(risk)
+    return _promise(most, delta, len(cuts) > 1)
+
+
+def _promise(most: str, delta: float, several: bool) -> str:
+    each = " for every label at once" if several else ""
     return (
         f"Guarantee: with probability {round_percent(1 - delta)}, at most {most} of "
         f"the answers on new data are\nwrong{each}. The probability is over the draw "
@@ -254,8 +329,143 @@ def _guarantee(
     )
 
 
-COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
+def fit(options: argparse.Namespace) -> None:
+    """Fits a policy, writes it and prints what it promises."""
+    output = check_output(options.output, ".json")
+    # The policy has the order of the file, as the user's arrays have.
+    data = _read(options.file, options.multi_label).in_file_order()
+    _refuse_calibrated(data)
+    delta = options.delta
+    if delta is None and options.risk is not None:
+        delta = DEFAULT_DELTA
+    calibrator = None
+    if options.method != "none":
+        make = getattr(calibrators, METHODS[options.method])
+        calibrator = make(from_logits=data.from_logits, multi_label=options.multi_label)
+    with _notes():
+        policy = Policy.fit(
+            data.y_pred,
+            data.labels,
+            coverage=options.coverage,
+            risk=options.risk,
+            delta=delta,
+            calibrator=calibrator,
+            csf=options.csf,
+            from_logits=data.from_logits,
+            multi_label=options.multi_label,
+            class_names=data.class_names,
+        )
+    policy.save(output)
+    _print_policy(policy)
+    print(f"\n{output}: the policy, for `keras-selcal apply` and `check`")
+
+
+def _print_policy(policy: Policy) -> None:
+    record = policy.record
+    assert record is not None
+    if policy.calibrator is not None:
+        print(policy.calibrator)
+    if record.choice is not None:
+        print(f"Score: {record.choice}.")
+    print(f"Confidence: {_kind(policy)}.\n")
+    several = policy.outputs.multi_label
+    pairs = np.stack([record.coverage, record.selective_risk], axis=-1).reshape(-1, 2)
+    cells = [[percent(x) if math.isfinite(x) else "–" for x in row] for row in pairs]
+    where = f"On the {count(record.n)} samples that the threshold was selected on"
+    if several:
+        names = policy.class_names or map(str, range(policy.num_classes))
+        rows = [[name, *row] for name, row in zip(names, cells, strict=True)]
+        head = ["label", "answered", "wrong"]
+        print(f"{where}:", *aligned(head, rows, right={1, 2}), sep="\n")
+    else:
+        answered, wrong = cells[0]
+        print(f"{where}, it answers {answered}, of which\n{wrong} are wrong.")
+    if record.bound is not None and record.delta is not None:
+        bound = float(np.max(record.bound))
+        most = percent(bound) if record.target_risk is None else round_percent(bound)
+        print(f"\n{_promise(most, record.delta, several)}")
+
+
+def apply(options: argparse.Namespace) -> None:
+    """Writes the answers of a policy to new predictions."""
+    output = check_output(options.output, ".csv", ".npz", ".parquet")
+    policy = Policy.load(options.policy)
+    data = _read_for(policy, options.policy, options.file, needs_labels=False)
+    answers = policy.predict(data.y_pred)
+    probabilities = policy.predict_proba(data.y_pred)
+    if data.y_pred.ndim == 1:
+        probabilities = probabilities[:, 1]
+    calibrator = policy.calibrator and type(policy.calibrator).__name__
+    data = data._replace(
+        y_pred=probabilities,
+        from_logits=False,
+        class_names=list(policy.class_names) if policy.class_names else None,
+        calibrator=calibrator or None,
+    )
+    write_answers(output, data, answers, policy.outputs.multi_label)
+    share, n = float(answers.accepted.mean()), count(len(data.y_pred))
+    print(
+        f"{output}: answers to {percent(share)} of {n} samples; it abstains elsewhere"
+    )
+
+
+def check(options: argparse.Namespace) -> int:
+    """Prints whether new predictions are like those of the fit; returns 1 if not."""
+    policy = Policy.load(options.policy)
+    data = _read_for(policy, options.policy, options.file, needs_labels=False)
+    with _notes():
+        found = policy.check(
+            data.y_pred, data.labels, false_alarm_rate=options.false_alarm_rate
+        )
+    print(found)
+    alarm = found.drifted or found.risk_holds is False
+    print("Alarm: do not rely on the policy's promise." if alarm else "No alarm.")
+    return int(alarm)
+
+
+def _read_for(policy: Policy, name: str, path: str, **options: Any) -> PredictionFile:
+    """Returns a file of outputs of the kind, and in the order, of a policy.
+
+    Args:
+        policy: the policy.
+        name: its path, for errors.
+        path: path of the file.
+        **options: of `read_predictions`.
+    """
+    data = _read(path, policy.outputs.multi_label, **options)
+    _refuse_calibrated(data)
+    like = PredictionFile(
+        np.zeros(1 if policy.one_unit else (1, policy.num_outputs)),
+        None,
+        policy.from_logits,
+        None if policy.class_names is None else list(policy.class_names),
+        path=name,
+    ).by_number()
+    data = data.like(like)
+    if data.y_pred.ndim != like.y_pred.ndim:
+        what = "of one sigmoid unit" if policy.one_unit else "of two classes"
+        raise ValueError(f"{path}: must be {what}, as the data of {name}")
+    if data.from_logits != policy.from_logits:
+        kind = "logits" if policy.from_logits else "probabilities"
+        raise ValueError(f"{path}: must hold {kind}, which {name} was fitted on")
+    return data if like.columns is None else data.take(np.argsort(like.columns))
+
+
+def _refuse_calibrated(data: PredictionFile) -> None:
+    """Refuses what `calibrate` has written: a policy calibrates the model's outputs."""
+    if data.calibrator is not None:
+        raise ValueError(
+            f"{data.path}: was calibrated by {data.calibrator}; a policy takes the "
+            "outputs of the model itself"
+        )
+
+
+# Each returns None, or the exit status.
+COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "report": report,
+    "fit": fit,
+    "apply": apply,
+    "check": check,
     "calibrate": calibrate,
     "threshold": threshold,
     "compare": compare,

@@ -95,7 +95,16 @@ def _read_npz(path: Path, multi_label: bool) -> PredictionFile:
         labels, class_names = read_indices(path, cells, class_names, k)
     images = data.get("images")
     is_logits = given == ["logits"]
-    return PredictionFile(y_pred, labels, is_logits, class_names, images, list(data))
+    calibrator = str(data["calibrator"]) if "calibrator" in data else None
+    return PredictionFile(
+        y_pred,
+        labels,
+        is_logits,
+        class_names,
+        images,
+        list(data),
+        calibrator=calibrator,
+    )
 
 
 def _are_cells(labels: Array, class_names: Sequence[str] | None) -> bool:

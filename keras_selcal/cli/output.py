@@ -13,6 +13,10 @@ from keras_selcal.calibrators import Calibrator
 from keras_selcal.cli.files import read_predictions
 from keras_selcal.cli.labels import class_numbers, fail, labels_to_write
 from keras_selcal.cli.predictions import PredictionFile
+from keras_selcal.selective import SelectivePrediction
+
+# What a table says of a sample that is not answered.
+ABSTAIN = "abstain"
 
 
 def check_output(path: str, *suffixes: str) -> Path:
@@ -52,16 +56,83 @@ def write_predictions(path: Path, data: PredictionFile, multi_label: bool) -> No
         fail(path, f"a table cannot hold these class names ({problem}); write .npz")
 
 
-def _write_npz(path: Path, data: PredictionFile, multi_label: bool) -> None:
+def write_answers(
+    path: Path, data: PredictionFile, answers: SelectivePrediction, multi_label: bool
+) -> None:
+    """Writes answers, confidences and calibrated probabilities.
+
+    A table has a column `answer`, which is a class or `abstain`; of several labels
+    `answer` lists the true ones and `abstain` those that are not answered.
+
+    Args:
+        path: path of the file.
+        data: probabilities, with the labels and class names of a file.
+        answers: in the order of these classes.
+        multi_label: whether several labels can be true at once.
+    """
+    with replacing(path) as written:
+        if path.suffix.lower() == ".npz":
+            parts = {
+                "answers": answers.labels,
+                "accepted": answers.accepted,
+                "confidence": answers.confidence,
+            }
+            _write_npz(written, data, multi_label, **parts)
+            return
+        columns = _answer_columns(path, data, answers, multi_label)
+        columns += _columns(path, data, multi_label)
+        names = [name for name, _ in columns]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            fail(path, f"two columns would have the name {twice!r}; write .npz")
+        write = _write_csv if path.suffix.lower() == ".csv" else _write_parquet
+        write(written, columns)
+
+
+def _answer_columns(
+    path: Path, data: PredictionFile, answers: SelectivePrediction, multi_label: bool
+) -> list[tuple[str, list[Any]]]:
+    k, confidence = data.num_classes, answers.confidence
+    names = data.class_names or [str(i) for i in range(k)]
+    if not multi_label:
+        if ABSTAIN in names:
+            fail(path, f"a class has the name {ABSTAIN!r}; write .npz")
+        words = [*names, ABSTAIN]  # −1 is the last one
+        cells = [words[i] for i in answers.labels.tolist()]
+        return [("answer", cells), ("confidence", confidence.tolist())]
+
+    def listed(chosen: Array) -> list[str]:
+        return [
+            ";".join(names[i] for i in np.flatnonzero(row))
+            for row in np.asarray(chosen)
+        ]
+
+    each = zip(names, confidence.T.tolist(), strict=True)
+    return [
+        ("answer", listed(answers.labels == 1)),
+        (ABSTAIN, listed(~answers.accepted)),
+        *((f"confidence of {name}", values) for name, values in each),
+    ]
+
+
+def _write_npz(
+    path: Path, data: PredictionFile, multi_label: bool, **answers: Array
+) -> None:
     labels, names = data.labels, data.class_names
     if labels is not None and not multi_label and _are_indices(labels, data):
         indices = labels.reshape(-1).astype(int)
         form = labels_to_write(path, indices, names, data.num_classes)
         labels = np.array(form)[indices]
-    parts = {"labels": labels, "class_names": names, "images": data.images}
+    parts: dict[str, Any] = {
+        "labels": labels,
+        "class_names": names,
+        "images": data.images,
+        "calibrator": data.calibrator,
+        **answers,
+    }
     given = {name: x for name, x in parts.items() if x is not None}
     with path.open("wb") as file:
-        np.savez(file, probs=data.y_pred, **given)  # type: ignore[arg-type]
+        np.savez(file, probs=data.y_pred, **given)
 
 
 def _columns(

@@ -21,6 +21,9 @@ files:
                        sigmoid unit has one column, p or z.
   predictions.parquet  the columns of a .csv (needs pyarrow).
 
+A policy (.json) is what `fit` writes; docs/deploy.md documents it. `check` exits with
+status 0 if there is no alarm, 1 if there is one, and 2, as all commands, for errors.
+
 With --multi-label, `labels` are multi-hot, (n, k); in a table the column `label` lists
 the true labels, separated by semicolons.
 
@@ -38,6 +41,20 @@ _COMMANDS = {
         "before=a.npz after=b.npz -o comparison.html",
         "predictions.npz --unknown strange.npz",
     ),
+    "fit": (
+        "fit a policy: a calibrator, and the confidence from which on to answer",
+        "validation.npz --risk 0.05 -o policy.json",
+        "validation.npz --coverage 0.8 --method none",
+    ),
+    "apply": (
+        "answer or abstain, by a policy",
+        "policy.json new.npz -o answers.csv",
+    ),
+    "check": (
+        "test whether new predictions are like those of the fit of a policy; with "
+        "labels, also whether its promise holds",
+        "policy.json week42.npz",
+    ),
     "calibrate": (
         "fit a calibrator on one file and apply it to another",
         "validation.npz --apply test.npz -o calibrated.npz",
@@ -47,6 +64,7 @@ _COMMANDS = {
         "choose the confidence from which on the model should answer",
         "validation.npz --risk 0.05",
         "validation.npz --coverage 0.8 --test test.npz",
+        "other.npz --risk 0.02 --policy policy.json",
     ),
     "compare": (
         "compare models on the same samples, with intervals and in words",
@@ -114,7 +132,17 @@ def make_parser() -> argparse.ArgumentParser:
     about = "predictions of two or more models on the same samples"
     add("compare", "files", about, **model)
     add("calibrate", "file", "held-out predictions with labels, for the fit", **file)
-    add("threshold", "file", "held-out predictions with labels", **file)
+    add("threshold fit", "file", "held-out predictions with labels", **file)
+    about = "the policy that `fit` has written"
+    add("apply check", "policy", about, metavar="POLICY")
+    add("apply", "file", "predictions to answer, with or without labels", **file)
+    add("check", "file", "new predictions, with or without labels", **file)
+    add("fit", "-o --output", "path of the policy", default="policy.json")
+    about = "answers, confidences and probabilities: .csv, .npz or .parquet"
+    add("apply", "-o --output", about, default="answers.csv")
+    about = "the probability of a false alarm, of each of the two tests"
+    rate: dict[str, Any] = {"type": float, "default": 0.01, "metavar": "A"}
+    add("check", "--false-alarm-rate", about, **rate)
     add("report", "-o --output", "path of the page", default="report.html")
     add("report", "--title", "title of the page")
     about = "most confident mistakes to list"
@@ -125,17 +153,25 @@ def make_parser() -> argparse.ArgumentParser:
     add("calibrate", "--apply", about, **file)
     about = "the calibrator"
     add("calibrate", "--method", about, choices=METHODS, default="temperature")
+    about += ", fitted on a random half of the samples; the rest is for the threshold"
+    methods = [*METHODS, "none"]
+    add("fit", "--method", about, choices=methods, default="temperature")
     about = "calibrated predictions: .npz, .csv or .parquet"
     add("calibrate", "-o --output", about, default="calibrated.npz")
     about = "the fitted calibrator: .npz for `Calibrator.load`, or .json to read"
     add("calibrate", "--parameters", about, default="calibrator.npz", metavar="PATH")
-    target = made["threshold"].add_mutually_exclusive_group(required=True)
-    about = "the largest share of errors among the answers, such as 0.05"
-    target.add_argument("--risk", type=float, metavar="R", help=about)
-    about = "the least share of the samples to answer, such as 0.8"
-    target.add_argument("--coverage", type=float, metavar="C", help=about)
+    for name in ("threshold", "fit"):
+        target = made[name].add_mutually_exclusive_group(required=True)
+        about = "the largest share of errors among the answers, such as 0.05"
+        target.add_argument("--risk", type=float, metavar="R", help=about)
+        about = "the least share of the samples to answer, such as 0.8"
+        target.add_argument("--coverage", type=float, metavar="C", help=about)
+    about = "a policy, for whose calibrated confidences the threshold is"
+    add("threshold", "--policy", about, metavar="POLICY")
     about = "the probability with which the guarantee may fail"
     add("threshold", "--delta", about, type=float, default=0.05, metavar="D")
+    about += ", with --risk (default: 0.05)"
+    add("fit", "--delta", about, type=float, metavar="D")
     about = "other predictions with labels, on which to test the threshold"
     add("threshold", "--test", about, **file)
     add(
@@ -154,7 +190,13 @@ def make_parser() -> argparse.ArgumentParser:
     add("report compare", "--decision-threshold", about, **decision)
     about = "the score that ranks predictions by confidence; msp is the probability of"
     about += " the predicted class; the last three scores need logits"
-    add("report threshold compare", "--csf", about, choices=SCORES, default="msp")
+    add("report compare", "--csf", about, choices=SCORES, default="msp")
+    scores = [*SCORES, "auto"]
+    automatic = "; auto chooses on the half of the calibrator"
+    add("fit", "--csf", about + automatic, choices=scores, default="msp")
+    about += " (default: msp, or that of the policy)"
+    add("threshold", "--csf", about, choices=SCORES)
     about = "the classes are labels of which several can be true at once"
-    add(" ".join(made), "--multi-label", about, action="store_true")
+    others = " ".join(made.keys() - {"apply", "check"})
+    add(others, "--multi-label", about, action="store_true")
     return parser

@@ -22,6 +22,8 @@ class PredictionFile(NamedTuple):
         found: names of the arrays or columns of the file.
         path: path of the file, for errors.
         columns: the position of each class in the file, or None if it is the same.
+        calibrator: the calibrator that `keras-selcal calibrate` has applied, or None;
+            only .npz files tell.
     """
 
     y_pred: Array
@@ -32,6 +34,7 @@ class PredictionFile(NamedTuple):
     found: Sequence[str] = ()
     path: str = ""
     columns: Array | None = None
+    calibrator: str | None = None
 
     @property
     def num_classes(self) -> int:
