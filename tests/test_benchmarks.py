@@ -1,9 +1,11 @@
 """The benchmarks compare like with like."""
 
+import numpy as np
 import pytest
 
 cells = pytest.importorskip("benchmarks.cells")
 peers = pytest.importorskip("benchmarks.peers")
+risk_monitor = pytest.importorskip("benchmarks.risk_monitor")
 
 
 @pytest.mark.backend_free
@@ -29,3 +31,12 @@ def test_cells_lower_the_error_of_an_untrained_network(monkeypatch):
     monkeypatch.setattr(cells, "METRICS", {"AURC": cells.METRICS["`AURC`"]})
     [few, many] = cells.errors(*cells.untrained(2000))[0]
     assert 0 < many < few < 0.1
+
+
+@pytest.mark.backend_free
+def test_a_risk_far_above_the_limit_is_noticed_soon():
+    assert (risk_monitor.delays(1000, 0.5, streams=3, seed=0) < 200).all()
+    rng = np.random.default_rng(0)
+    for risk in risk_monitor.QUIET.values():
+        assert risk(np.arange(10_000)).max() <= risk_monitor.LIMIT
+        assert risk_monitor.alarm_at(risk, rng, 500) > 0
