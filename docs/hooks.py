@@ -37,6 +37,7 @@ _GUIDES = [
     "scores.md",
     "ensembles.md",
     "drift.md",
+    "deploy.md",
     "binary.md",
     "segmentation.md",
     "losses.md",
