@@ -29,8 +29,9 @@ def to_weight(sample_weight: Any, shape: tuple[int, ...]) -> Array | None:
     return np.reshape(broadcast_weight(weight, shape, np), (-1,))
 
 
-def to_counts(weight: Array | None, n: int) -> Array:
-    """Returns how many samples each one stands for, (n,), or (..., n) as `weight`.
+def to_counts(weight: Array | None, n: Any) -> Array:
+    """Returns how many samples each one stands for, (n,), or (..., n) as `weight`, of
+    which n samples, or (..., 1), are in each row.
 
     As in the losses, weights that sum to less than the number of samples (normalised
     ones, for example) are scaled up to it: only their ratios matter.
@@ -211,18 +212,22 @@ class Samples:
         order = np.argsort(self.label_index, kind="stable")
         sizes = np.bincount(self.label_index, minlength=self.num_labels)
         return [
-            replace(
-                self,
-                y_pred=self.y_pred[rows],
-                labels=self.labels[rows],
-                weight=None if self.weight is None else self.weight[rows],
-                num_labels=1,
-                label_index=None,
-                kept=None,
-            )
+            replace(self.take(rows), num_labels=1, label_index=None)
             for rows in np.split(order, np.cumsum(sizes)[:-1])
             if len(rows)
         ]
+
+    def take(self, rows: Array) -> "Samples":
+        """Returns some of the rows, as if only they were given."""
+        weight, label = self.weight, self.label_index
+        return replace(
+            self,
+            y_pred=self.y_pred[rows],
+            labels=self.labels[rows],
+            weight=None if weight is None else weight[rows],
+            label_index=None if label is None else label[rows],
+            kept=None,
+        )
 
     def event(self, kind: str) -> tuple[Array, Array]:
         """Returns the probability and the label mass, both (n,), of the predicted
@@ -257,6 +262,11 @@ class Samples:
     @property
     def counts(self) -> Array:
         return to_counts(self.weight, self.n)
+
+    def counts_of(self, drawn: Array) -> Array:
+        """Returns the counts of resamples, (r, n), that hold samples `drawn` times."""
+        weight = 1.0 if self.weight is None else self.weight
+        return to_counts(drawn * weight, drawn.sum(axis=-1, keepdims=True))
 
     def log_p(self, rows: slice) -> Array:
         """Returns ln p of some rows in float64."""

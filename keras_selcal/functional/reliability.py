@@ -233,6 +233,7 @@ def reliability_bins(
     num_bins: int,
     binning: str = "uniform",
     level: float = 0.95,
+    units: Array | None = None,
 ) -> ReliabilityBins:
     """Returns probability and frequency of an event in bins of its probability.
 
@@ -243,6 +244,8 @@ def reliability_bins(
         num_bins: M.
         binning: `"uniform"` or `"adaptive"`, as in `functional.calibration_error`.
         level: confidence level of the intervals.
+        units: index of the group that each sample belongs to, (n,), for intervals that
+            take groups for independent, with uniform bins. By default samples are.
     """
     values = counts * np.stack([np.ones(len(p)), p, outcome, counts])
     if binning == "uniform":
@@ -261,7 +264,38 @@ def reliability_bins(
     mass, said, happened, squares = sums[:, full]
     accuracy = happened / mass
     # Unequal weights carry less information than equally many equal ones.
-    low, high = wilson(np.clip(accuracy, 0.0, 1.0), mass**2 / squares, level)
+    size = mass**2 / squares
+    if units is not None and len(np.unique(units)) < len(p):
+        rank = np.cumsum(full) - 1
+        size = np.minimum(size, _group_sizes(rank[index], outcome, counts, units))
+    low, high = wilson(np.clip(accuracy, 0.0, 1.0), size, level)
     number = mass * len(p) / counts.sum()
     left, right = edges[:-1][full], edges[1:][full]
     return ReliabilityBins(left, right, said / mass, accuracy, low, high, number)
+
+
+def _group_sizes(index: Array, outcome: Array, counts: Array, units: Array) -> Array:
+    """Returns how many independent samples each bin is worth, by the variance between
+    groups; where all outcomes are equal, which shows none, the number of groups.
+
+    Args:
+        index: bin of each sample, (n,), of bins that hold some.
+        outcome: 0, 1 or between, (n,).
+        counts: how many samples each one stands for, (n,).
+        units: index of each sample's group, (n,).
+    """
+    cells, cell = np.unique(index * (1 + units.max()) + units, return_inverse=True)
+    of_bin = cells // (1 + units.max())
+    mass = np.bincount(index, counts)
+    mean = np.bincount(index, counts * outcome) / mass
+    weight = np.bincount(cell, counts)
+    excess = np.bincount(cell, counts * (outcome - mean[index]))
+    groups = mass**2 / np.bincount(of_bin, weight**2)
+    number = np.bincount(of_bin)
+    # The variance of a mean of G groups, as of G − 1 degrees of freedom.
+    variance = (
+        np.bincount(of_bin, excess**2) / mass**2 * number / np.maximum(number - 1, 1)
+    )
+    spread = mean * (1 - mean)
+    shown = (spread > 0) & (variance > 0) & (number > 1)
+    return np.where(shown, spread / np.where(shown, variance, 1.0), groups)

@@ -18,7 +18,7 @@ from keras_selcal._formulas.binning import (
     uniform_index,
 )
 from keras_selcal._formulas.ranking import Ranking
-from keras_selcal._predictions.samples import Samples, to_counts
+from keras_selcal._predictions.samples import Samples
 from keras_selcal._segments import Segments
 from keras_selcal.functional.sample_losses import sample_losses
 from keras_selcal.functional.smooth_ece import smooth_errors
@@ -97,8 +97,7 @@ class Resampled:
         Args:
             drawn: how often each sample is drawn, (rows, n).
         """
-        n, weight = self.samples.n, self.samples.weight
-        count = to_counts(drawn * (1.0 if weight is None else weight), n)
+        count = self.samples.counts_of(drawn)
         total = count.sum(axis=-1)
         return {
             **self._proper_scores(count, total),

@@ -79,6 +79,7 @@ class Comparison(tables.MetricTable[Difference]):
         return {
             "names": list(self.names),
             "num_samples": self.first.num_samples,
+            "num_groups": self.first.num_groups,
             "bootstrap": self.first.bootstrap,
             "seed": self.first.seed,
             "confidence_level": self.first.confidence_level,
@@ -102,9 +103,11 @@ class Comparison(tables.MetricTable[Difference]):
                 unit = self.first.rows[metric].unit
                 row += [tables.bracket(d.low, d.high, unit, "+"), verdict]
             notes.append(
-                f"Intervals: percentiles over {self.first.bootstrap:,} resamples, the "
-                "same for both models. Undecided: the interval contains 0."
+                f"Intervals: percentiles over {self.first.bootstrap:,} resamples"
+                f"{self.first.drawn}, the same for both models. Undecided: the "
+                "interval contains 0."
             )
+            notes += self.first.few_groups
         return "\n".join(
             [
                 f"Difference {one} − {two} on the same {self.first.num_samples:,} "
@@ -127,6 +130,8 @@ def check_pair(first: Evaluation, second: Evaluation) -> None:
         refuse("other", f"{differ} other labels", "a report on the same labels")
     if not np.array_equal(mine.counts, theirs.counts):
         refuse("other", "other weights", "a report with the same sample weights")
+    if not np.array_equal(first.unit, second.unit):
+        refuse("other", "other groups", "a report with the same groups")
     inputs = [each.unknown and each.unknown.m for each in (first, second)]
     if inputs[0] != inputs[1]:
         came, wanted = (f"unknown inputs: {m or 'none'}" for m in reversed(inputs))

@@ -1,7 +1,8 @@
 """All metrics of a model's predictions, with bootstrap intervals."""
 
+import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -9,19 +10,30 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_selcal import csf as csfs
-from keras_selcal._arrays import Array
+from keras_selcal._arrays import Array, to_numpy
+from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._predictions.samples import Samples
 from keras_selcal._resampling import resample_counts
-from keras_selcal._validation import check_count, check_number, refuse
+from keras_selcal._validation import (
+    check_count,
+    check_number,
+    check_unmasked,
+    refuse,
+)
 from keras_selcal.functional.calibration import class_sums
 from keras_selcal.functional.refinement import refined_losses
 from keras_selcal.functional.reliability import ReliabilityBins, reliability_bins
 from keras_selcal.metric_table import METRICS, MetricRow
 from keras_selcal.report.bootstrap import Resampled
+from keras_selcal.report.slices import FEWEST, Slice, slices_of
 from keras_selcal.report.statistics import percentile_ends
 from keras_selcal.report.tables import MetricTable
 from keras_selcal.report.unknown import ROWS, UnknownInputs
 from keras_selcal.selective.cuts import Cuts
+from keras_selcal.selective.data import units_of
+
+# A column of more values holds measurements, not names of slices.
+_MOST_SLICES = 100
 
 
 class Interval(NamedTuple):
@@ -53,10 +65,15 @@ class Evaluation(MetricTable[Interval]):
         samples: the rows that count: samples, or with `multi_label` the labels of
             samples.
         index: number of the sample that each row belongs to.
-        unit: the same among the samples that count, which resamples draw.
+        unit: number of the sample or group that each row belongs to, among those that
+            count; resamples draw these.
+        num_units: number of the units.
+        num_groups: the same where a unit has several samples, else None.
         num_samples: number of samples that count.
         num_given: number of samples given.
         num_classes: number of classes or labels.
+        class_names: their names, or None.
+        columns: for each name of `slices`, the value of each given sample.
         unknown: unknown inputs, or None.
         check: a `DriftCheck`, or None.
     """
@@ -74,6 +91,9 @@ class Evaluation(MetricTable[Interval]):
         bootstrap: int = 1000,
         seed: int = 0,
         sample_weight: Any | None = None,
+        groups: Any | None = None,
+        slices: Mapping[str, Any] | None = None,
+        class_names: Sequence[str] | None = None,
         confidence_level: float = 0.95,
         num_bins: int = 15,
         coverages: Sequence[float] = (0.8, 0.95),
@@ -101,36 +121,81 @@ class Evaluation(MetricTable[Interval]):
             for r in np.ravel(risks).tolist()
         )
         self.name = name
-        samples = self.samples = Samples.given(
-            y_true,
-            y_pred,
-            sample_weight,
-            from_logits=from_logits,
-            multi_label=multi_label,
-            ignore_class=ignore_class,
+        outputs = Outputs(
+            from_logits,
+            multi_label,
+            ignore_class,
             decision_threshold=decision_threshold,
         )
+        samples = self.samples = Samples.of(y_true, y_pred, outputs, sample_weight)
         # Metrics see rows, which do not tell a sigmoid from two classes.
         self.csf.check_classes(samples.num_classes)
         self.decision_threshold = samples.threshold
         self.num_given = samples.num_given // samples.num_labels
         self.index = samples.index // samples.num_labels
-        # A resample draws samples, each with all of its rows.
-        units, self.unit = np.unique(self.index, return_inverse=True)
-        self.num_samples = len(units)
+        shape = tuple(outputs.sample_shape(to_numpy(y_pred).shape))
+        self._set_units(units_of(groups, shape).reshape(-1)[self.index])
+        self.columns = check_columns(slices, shape)
         self.num_classes = samples.num_labels if multi_label else samples.num_classes
-        self.rows = self._rows()
-        self.estimates = self._evaluate(samples)
+        self.class_names = check_class_names(class_names, self.num_classes)
         if check is not None and not hasattr(check, "drifted"):
             refuse("check", check, "what `SelectiveClassifier.check` returns, or None")
         self.check = check
         self.unknown: UnknownInputs | None = None
         if unknown is not None:
             self.unknown = UnknownInputs(samples, self.csf, unknown, unknown_share)
-            self.rows |= ROWS
-            self.estimates |= self.unknown.estimates()
         elif unknown_share is not None:
             refuse("unknown_share", unknown_share, "None without `unknown`")
+        self._compute()
+
+    @cached_property
+    def slices(self) -> dict[tuple[str, Any], Slice]:
+        """The metrics of each slice by column and value, worst Brier score first.
+
+        Slices of fewer than 30 samples, or groups, come last. `slice.verdict` tells
+        whether the Brier scores of a slice and of all other samples differ, allowing
+        for the number of slices.
+        """
+        return {(each.column, each.value): each for each in slices_of(self)}
+
+    @property
+    def drawn(self) -> str:
+        """What a resample draws, as a part of a sentence; "" for single samples."""
+        if self.num_groups is None:
+            return ""
+        return f" of the {self.num_groups:,} groups, each with all of its samples"
+
+    @property
+    def few_groups(self) -> list[str]:
+        """A sentence on intervals of few groups, or none."""
+        if self.num_groups is None or self.num_groups >= FEWEST:
+            return []
+        if self.num_groups == 1:
+            return [
+                "One group has no intervals: it takes several to see how they vary."
+            ]
+        return [
+            f"Intervals of fewer than {FEWEST} groups are too narrow; these are of "
+            f"{self.num_groups}."
+        ]
+
+    def _set_units(self, units: Array) -> None:
+        """Keeps what resamples draw, for a unit of each row."""
+        # By order of appearance among those that count.
+        _, first, index = np.unique(units, return_index=True, return_inverse=True)
+        self.unit = np.argsort(np.argsort(first))[index]
+        self.num_units = len(first)
+        self.num_samples = len(np.unique(self.index))
+        several = self.num_units < self.num_samples
+        self.num_groups = self.num_units if several else None
+
+    def _compute(self) -> None:
+        """Computes the metrics and their intervals."""
+        self.rows = self._rows()
+        self.estimates = self._evaluate(self.samples)
+        if self.unknown is not None:
+            self.rows |= ROWS
+            self.estimates |= self.unknown.estimates()
         self.replicates = self.resample(self.bootstrap, self.seed)
         self._found = {
             metric: Interval(
@@ -139,6 +204,18 @@ class Evaluation(MetricTable[Interval]):
             )
             for metric, value in self.estimates.items()
         }
+
+    def part(self, rows: Array) -> "Evaluation":
+        """Returns the evaluation of some of the rows, without unknown inputs."""
+        part = copy.copy(self)
+        for cached in ("cuts", "slices"):
+            part.__dict__.pop(cached, None)
+        part.samples, part.index = self.samples.take(rows), self.index[rows]
+        part._set_units(self.unit[rows])
+        part.unknown = part.check = None
+        part.columns = {}
+        part._compute()
+        return part
 
     def better(self, metric: str) -> str:
         """Returns whether a "lower" or a "higher" value of a metric is better."""
@@ -179,11 +256,14 @@ class Evaluation(MetricTable[Interval]):
         return values
 
     def resample(self, bootstrap: int, seed: int) -> dict[str, Array]:
-        """Returns the metrics of each resample, (bootstrap,)."""
-        replicates = {name: np.full(bootstrap, np.nan) for name in self.estimates}
-        # If a prediction is NaN, so is every metric.
-        if bootstrap == 0 or math.isnan(self.estimates["accuracy"]):
-            return replicates
+        """Returns the metrics of each resample, (bootstrap,).
+
+        They are NaN if a prediction is, and for a single unit: its only resample is the
+        unit itself.
+        """
+        broken = math.isnan(self.estimates["accuracy"])
+        if bootstrap == 0 or broken or self.num_units < 2:
+            return {name: np.full(bootstrap, np.nan) for name in self.estimates}
         resampled = Resampled(
             self.samples,
             self.csf,
@@ -192,40 +272,57 @@ class Evaluation(MetricTable[Interval]):
             self.risks,
             refined_losses(self.samples),
         )
-        start = 0
+        blocks: list[dict[str, Array]] = []
         rng = np.random.default_rng([seed, 1])
         for drawn in resample_counts(
-            self.num_samples, bootstrap, seed, self.samples.num_labels
+            self.num_units, bootstrap, seed, self.samples.n / self.num_units
         ):
-            found = resampled.metrics(drawn[:, self.unit])
+            counts = drawn[:, self.unit]
+            found = resampled.metrics(counts)
             if self.unknown is not None:
                 m = self.unknown.m
                 strange = rng.multinomial(m, np.full(m, 1 / m), len(drawn))
-                found |= self.unknown.metrics(drawn, strange)
-            for metric, values in found.items():
-                replicates[metric][start : start + len(drawn)] = values
-            start += len(drawn)
-        return replicates
+                found |= self.unknown.metrics(counts, strange)
+            others = [name for name in self.estimates if name not in found]
+            blocks.append(found | self._one_by_one(counts, others))
+        return {
+            name: np.concatenate([block[name] for block in blocks])
+            for name in self.estimates
+        }
+
+    def _one_by_one(self, drawn: Array, names: Sequence[str]) -> dict[str, Array]:
+        """Returns metrics that `Resampled` does not know, of each resample, (rows,)."""
+        if not names:
+            return {}
+        found = [
+            self._evaluate(replace(self.samples, weight=count), *names)
+            for count in self.samples.counts_of(drawn)
+        ]
+        return {name: np.array([each[name] for each in found]) for name in names}
 
     def meaning(self, metric: str) -> str:
         """Returns what a metric says, in a sentence."""
         return self.rows[metric].meaning.replace("{num_bins}", str(self.num_bins))
 
     def bins(
-        self, kind: str = "top_label", samples: Samples | None = None
+        self, kind: str = "top_label", label: int | None = None
     ) -> ReliabilityBins:
         """Returns probability and frequency in the bins of the ECE.
 
         Args:
             kind: `"top_label"` or `"positive"`, as in `functional.ece`.
-            samples: some of the rows; by default all.
+            label: one label of multi-label data; by default all.
         """
-        samples = samples or self.samples
+        samples, units = self.samples, self.unit
+        if label is not None:
+            rows = np.flatnonzero(samples.label_index == label)
+            samples, units = samples.take(rows), units[rows]
         return reliability_bins(
             *samples.event(kind),
             samples.counts,
             num_bins=self.num_bins,
             level=self.confidence_level,
+            units=units,
         )
 
     def per_class(self) -> dict[int, dict[str, float]]:
@@ -295,7 +392,7 @@ class Evaluation(MetricTable[Interval]):
             scores,
             None,
             samples.weight,
-            None if samples.label_index is None else self.index,
+            None if self.num_units == samples.n else self.unit,
             losses=wrong,
             binary=bool(np.isin(wrong, (0, 1)).all()),
         )
@@ -330,3 +427,39 @@ class Evaluation(MetricTable[Interval]):
         return (samples.top != truth) & (
             samples.confidence >= usual[first + samples.top]
         )
+
+
+def check_columns(slices: Any, shape: tuple[int, ...]) -> dict[str, Array]:
+    """Returns the columns of `slices`, one value for each of the samples, (n,)."""
+    if slices is None:
+        return {}
+    if not isinstance(slices, Mapping):
+        refuse("slices", type(slices), 'a dict such as {"site": sites, "sex": sexes}')
+    columns = {}
+    for name, given in slices.items():
+        values = to_numpy(given)
+        check_unmasked(f"slices[{name!r}]", values)
+        if values.shape not in (shape, shape[:1]):
+            allowed = f"of the samples' shape {shape}, or {shape[:1]}"
+            refuse(f"slices[{name!r}]", values.shape, allowed)
+        if values.dtype.kind not in "biufU":
+            # Objects, as in pandas: mixed or missing values, dates.
+            values = values.astype(str)
+        number = len(np.unique(values))
+        if number > _MOST_SLICES:
+            allowed = f"of at most {_MOST_SLICES} values: cut numbers into ranges"
+            refuse(f"slices[{name!r}]", f"{number} values", allowed)
+        missing = (1,) * (len(shape) - values.ndim)
+        values = np.broadcast_to(values.reshape(values.shape + missing), shape)
+        columns[str(name)] = values.reshape(-1)
+    return columns
+
+
+def check_class_names(class_names: Any, num_classes: int) -> list[str] | None:
+    """Returns a name for each class, or None."""
+    if class_names is None:
+        return None
+    names = [str(name) for name in class_names]
+    if isinstance(class_names, str) or len(names) != num_classes:
+        refuse("class_names", class_names, f"{num_classes} names, one for each class")
+    return names

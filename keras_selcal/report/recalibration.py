@@ -10,7 +10,7 @@ import numpy as np
 from keras_selcal import calibrators
 from keras_selcal._arrays import Array
 from keras_selcal._formulas.binning import uniform_index
-from keras_selcal._predictions.samples import Samples, to_counts
+from keras_selcal._predictions.samples import Samples
 from keras_selcal._resampling import resample_counts
 from keras_selcal.functional.sample_losses import sample_losses
 from keras_selcal.report.evaluation import Evaluation, Interval
@@ -45,8 +45,8 @@ def recalibrated(report: Evaluation) -> list[Recalibrated]:
     """Returns what each calibrator would bring: temperature scaling first.
 
     The samples of each fold get the probabilities of a calibrator that was fitted on
-    the other folds. Intervals are those of the paired bootstrap over the samples, with
-    the fitted parameters held.
+    the other folds. Intervals come from the paired bootstrap over the samples, or
+    groups, with the fitted parameters held.
     """
     samples = report.samples
     names = ["TemperatureScaling"]
@@ -68,11 +68,10 @@ def recalibrated(report: Evaluation) -> list[Recalibrated]:
         means = means.reshape(-1, len(fitted), width)
         return np.stack([np.abs(means[..., :-1]).sum(axis=-1), means[..., -1]])
 
-    weight = 1.0 if samples.weight is None else samples.weight
     blocks = resample_counts(
-        report.num_samples, report.bootstrap, report.seed, samples.num_labels
+        report.num_units, report.bootstrap, report.seed, n / report.num_units
     )
-    drawn = [metrics(to_counts(block[:, report.unit] * weight, n)) for block in blocks]
+    drawn = [metrics(samples.counts_of(block[:, report.unit])) for block in blocks]
     # (ECE and Brier score, resamples, models)
     draws = np.concatenate([np.zeros((2, 0, len(fitted))), *drawn], axis=1)
     draws -= draws[..., :1]
@@ -98,11 +97,11 @@ def cross_fitted(report: Evaluation, name: str) -> Samples:
     """Returns the samples with the probabilities of calibrators of the other folds.
 
     Each label of multi-label data has its own calibrator, as with `multi_label=True`.
-    All rows of a sample are in one fold. Where a calibrator has one class only to fit,
-    predictions stay as they are.
+    All rows of a sample, or of a group, are in one fold. Where a calibrator has one
+    class only to fit, predictions stay as they are.
     """
     samples = report.samples
-    order = np.random.default_rng(report.seed).permutation(report.num_samples)
+    order = np.random.default_rng(report.seed).permutation(report.num_units)
     fold = (order % FOLDS)[report.unit]
     label = samples.label_index
     p = np.empty(samples.y_pred.shape)

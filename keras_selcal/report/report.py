@@ -11,6 +11,7 @@ from keras_selcal.report.comparison import Comparison, check_pair
 from keras_selcal.report.evaluation import Evaluation
 from keras_selcal.report.html.numbers import scaled, value_of
 from keras_selcal.report.html.page import build_page
+from keras_selcal.report.slices import SHOWN, ranking_notes
 
 # Rows of the text table of labels.
 _MOST_LABELS = 12
@@ -48,10 +49,15 @@ class CalibrationReport(Evaluation):
     ```
 
     with c the confidence level; the ends are replicates, rounded outwards. A sample is
-    drawn with its weight. Every metric is computed exactly on each resample (with
-    adaptive bins of the resample's own), except `smooth_ece`, which uses a coarser
-    grid and is within 1e-5. Replicates that do not exist (`failure_auroc` of a resample
-    without a wrong prediction) are left out. If the value is NaN, so are the ends.
+    drawn with its weight. With `groups`, a resample draws as many groups as there are,
+    each with all of its samples: images of one patient are not independent, and
+    intervals that take them for it are too narrow.
+
+    Every metric is computed exactly on each resample (with adaptive bins of the
+    resample's own), except `smooth_ece`, which uses a coarser grid and is within 1e-5.
+    Replicates that do not exist (`failure_auroc` of a resample without a wrong
+    prediction) are left out. If the value is NaN, or there is only one sample or group,
+    the ends are NaN.
 
     Calibration errors are biased upwards because the noise in a bin counts by its size
     and not its sign. A resample adds its own noise, so that the interval of a small
@@ -82,6 +88,13 @@ class CalibrationReport(Evaluation):
         seed: seed of the resamples, an integer of at least 0.
         sample_weight: weights of a shape that broadcasts to the samples'. Samples of
             weight 0 are left out, whatever they hold.
+        groups: which samples depend on each other: the patient of an image, for
+            example, of the samples' shape or of its first axis. By default each entry
+            of the first axis is independent: a sample, or a sequence with its tokens.
+        slices: a dict of columns such as `{"site": sites, "sex": sexes}`, each of the
+            samples' shape or of its first axis, or None. `slices` then has the metrics
+            of each value.
+        class_names: a name for each class or label; None for their indices.
         confidence_level: c in (0, 1).
         num_bins: M of the binned errors.
         coverages: numbers in (0, 1].
@@ -103,10 +116,16 @@ class CalibrationReport(Evaluation):
     Interval(value=0.75, low=0.25, high=1.0)
     >>> round(report["ece"].value, 4)
     0.3
+    >>> site = {"site": np.array(["north", "north", "south", "south"])}
+    >>> report = CalibrationReport(np.array([0, 1, 1, 0]), p, slices=site, bootstrap=0)
+    >>> report.slices["site", "south"]["accuracy"].value
+    0.5
 
     References:
     - Efron, [Bootstrap Methods: Another Look at the
       Jackknife](https://doi.org/10.1214/aos/1176344552)
+    - Field & Welsh, [Bootstrapping Clustered
+      Data](https://doi.org/10.1111/j.1467-9868.2007.00593.x) (groups)
     """
 
     per_label = Evaluation.per_class
@@ -146,6 +165,7 @@ class CalibrationReport(Evaluation):
         parts = {
             "name": self.name,
             "num_samples": self.num_samples,
+            "num_groups": self.num_groups,
             "num_classes": self.num_classes,
             "multi_label": self.multi_label,
             "decision_threshold": self.decision_threshold,
@@ -160,6 +180,18 @@ class CalibrationReport(Evaluation):
         if self.multi_label:
             labels = self.per_class().items()
             parts["labels"] = {label: tables.plain(p) for label, p in labels}
+        if self.slices:
+            parts["slices"] = [
+                {
+                    "column": each.column,
+                    "value": each.value,
+                    "num_samples": each.report.num_samples,
+                    "num_groups": each.report.num_groups,
+                    "verdict": each.verdict,
+                    "metrics": each.report._plain(),
+                }
+                for each in self.slices.values()
+            ]
         return parts
 
     def to_html(
@@ -178,7 +210,8 @@ class CalibrationReport(Evaluation):
         words, the reliability and risk-coverage plots, what calibrators and thresholds
         would bring, a slider that shows the threshold, the risk and the numbers of
         cases for each coverage, the classes, the most confident mistakes with the
-        labels to check, and every metric with its interval and meaning. It needs no
+        labels to check, the slices, and every metric with its interval and meaning. It
+        needs no
         network; without JavaScript a table replaces the slider.
 
         Args:
@@ -186,7 +219,7 @@ class CalibrationReport(Evaluation):
             others: reports of other models on the same samples, which are compared
                 with this one as in `compare`.
             title: title of the page; by default it contains the model's name.
-            class_names: a name for each class; None for their indices.
+            class_names: a name for each class; None for the report's own.
             images: images of the samples, (n, h, w) or (n, h, w, c) with c = 1, 3 or 4,
                 shown beside mistakes. uint8 is shown as it is, numbers in [0, 1] from
                 black to white, others from their smallest to their largest.
@@ -235,9 +268,11 @@ class CalibrationReport(Evaluation):
         if self.bootstrap:
             head.insert(2, f"{100 * self.confidence_level:g} % interval")
             notes.append(
-                f"Intervals: percentiles over {self.bootstrap:,} bootstrap resamples. "
-                "Those of small calibration errors lie too high: resampling adds noise."
+                f"Intervals: percentiles over {self.bootstrap:,} bootstrap resamples"
+                f"{self.drawn}. Those of small calibration errors lie too high: "
+                "resampling adds noise."
             )
+            notes += self.few_groups
         if outside:
             notes.append("* The value lies outside its interval.")
         if self.check is not None:
@@ -249,13 +284,16 @@ class CalibrationReport(Evaluation):
             )
         classes = "labels" if self.multi_label else "classes"
         strange = f", {self.unknown.m:,} unknown inputs" if self.unknown else ""
+        within = f" in {self.num_groups:,} groups" if self.num_groups else ""
         return "\n".join(
             [
-                f"{title}: {self.num_samples:,} samples, {self.num_classes:,} "
-                f"{classes}{strange}, confidence score {self.csf.__name__}",
+                f"{title}: {self.num_samples:,} samples{within}, "
+                f"{self.num_classes:,} {classes}{strange}, confidence score "
+                f"{self.csf.__name__}",
                 "",
                 *tables.aligned(head, rows, right={1}),
                 *(self._label_lines() if self.multi_label else []),
+                *(self._slice_lines() if self.columns else []),
                 "",
                 *notes,
             ]
@@ -268,7 +306,7 @@ class CalibrationReport(Evaluation):
         head = ["label", *next(iter(found.values()))]
         rows = [
             [
-                str(label),
+                str(self.class_names[label] if self.class_names else label),
                 *(
                     value_of(value, METRICS[name].unit if name in METRICS else "share")
                     for name, value in found[label].items()
@@ -281,4 +319,34 @@ class CalibrationReport(Evaluation):
             f"{len(rows)} of {len(found)} labels, the largest error first:",
             "",
             *tables.aligned(head, rows, right=set(range(len(head)))),
+        ]
+
+    def _slice_lines(self) -> list[str]:
+        """Returns the table of the slices."""
+        names = [*SHOWN]
+        grouped = self.num_groups is not None
+        units = [self.rows[name].unit for name in names]
+        head = ["slice", "samples", *["groups"] * grouped]
+        for name, unit in zip(names, units, strict=True):
+            head.append(f"{name} ({tables.unit_of(unit)})" if unit else name)
+            head += [""] * bool(self.bootstrap)
+        rows = []
+        for each in self.slices.values():
+            part = each.report
+            row = [each.title, f"{part.num_samples:,}"]
+            row += [f"{part.num_units:,}"] * grouped
+            for name, unit in zip(names, units, strict=True):
+                value, low, high = part[name]
+                row.append(scaled(value, unit))
+                row += [tables.bracket(low, high, unit)] * bool(self.bootstrap)
+            row.append("too few" if each.verdict == "few" else each.verdict)
+            rows.append(row)
+        right = {i for i, name in enumerate(head) if i and name}
+        return [
+            "",
+            f"{len(rows)} slices, the worst Brier score first:",
+            "",
+            *tables.aligned([*head, "than the rest"], rows, right),
+            "",
+            *ranking_notes(self),
         ]

@@ -6,7 +6,7 @@ import numpy as np
 
 from keras_selcal import functional
 from keras_selcal._arrays import Array
-from keras_selcal._predictions.samples import Samples, to_counts
+from keras_selcal._predictions.samples import Samples
 from keras_selcal.functional.unknown import check_share, kinds_of, unknown_weight
 from keras_selcal.metric_table import MetricRow
 
@@ -97,8 +97,7 @@ class UnknownInputs:
         return {name: np.concatenate([part[name] for part in parts]) for name in ROWS}
 
     def _block(self, drawn: Array, unknown: Array) -> dict[str, Array]:
-        n, weight = self._samples.n, self._samples.weight
-        count = to_counts(drawn * (1.0 if weight is None else weight), n)
+        count = self._samples.counts_of(drawn)
         apart = self._kinds.ranking(count, unknown, apart=True)
         total = count.sum(axis=-1, keepdims=True)
         each = unknown_weight(self.share, total, self.m)

@@ -271,10 +271,11 @@ def test_no_bootstrap_no_interval(rng):
 
 def test_one_sample():
     report = CalibrationReport([1], [[0.25, 0.75]], bootstrap=5)
-    assert report["accuracy"] == (1.0, 1.0, 1.0)
-    assert report["ece"] == (0.25, 0.25, 0.25)
-    assert report["aurc"] == (0.0, 0.0, 0.0)
-    assert all(map(math.isnan, report["failure_auroc"]))
+    values = {"accuracy": 1.0, "ece": 0.25, "aurc": 0.0}
+    assert {name: report[name].value for name in values} == values
+    # A resample is the sample itself and does not show how others would differ.
+    assert all(math.isnan(each.low) for each in report.values())
+    assert math.isnan(report["failure_auroc"].value)
 
 
 @pytest.mark.parametrize("right", [True, False])
@@ -318,6 +319,21 @@ def test_score_that_is_nan_leaves_the_other_metrics(rng):
     plain = report_of(y, p)
     assert np.isnan(report["aurc"]).all()
     assert report["ece"] == plain["ece"]
+
+
+def test_metrics_that_the_bootstrap_does_not_know_are_computed_one_by_one(
+    rng, monkeypatch
+):
+    row = replace(METRICS["nll"], name="surprise")
+    ranked = replace(METRICS["aurc"], name="other_aurc")
+    monkeypatch.setitem(METRICS, "surprise", row)
+    monkeypatch.setitem(METRICS, "other_aurc", ranked)
+    y, z, options = data(rng, 40, 3)
+    for weight in (None, rng.random(40)):
+        report = report_of(y, z, sample_weight=weight, csf="margin", **options)
+        np.testing.assert_allclose(report["surprise"], report["nll"], 1e-12)
+        np.testing.assert_allclose(report["other_aurc"], report["aurc"], 1e-12)
+        assert report["surprise"].low < report["surprise"].high
 
 
 def test_infinite_loss():

@@ -57,13 +57,19 @@ def test_chance_explains_what_it_should(rng):
     suspected = 0
     for seed in range(100):
         y, p = classifier(rng, 200)
-        chance = chance_ece(p.max(-1), np.ones(200), num_bins=15, level=0.95, seed=seed)
+        each = (p.max(-1), p.argmax(-1) == y, np.ones(200), np.arange(200))
+        chance = chance_ece(*each, num_bins=15, level=0.95, seed=seed)
         suspected += functional.ece(y, p) > chance
     assert 0 < suspected <= 10
     report = CalibrationReport(*classifier(rng, 2000, 3, 1.25), bootstrap=0)
     samples = report.samples
     chance = chance_ece(
-        samples.confidence, samples.counts, num_bins=15, level=0.95, seed=0
+        *samples.event("top_label"),
+        samples.counts,
+        report.unit,
+        num_bins=15,
+        level=0.95,
+        seed=0,
     )
     assert 1 < report["ece"].value / chance < 2
     assert "overconfident" in words.glance(report)[1].answer

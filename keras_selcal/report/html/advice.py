@@ -60,7 +60,7 @@ def _recalibration(report: Evaluation) -> str:
     samples = report.samples
     right = samples.mean(samples.correct) * samples.n
     wrong = samples.n - right
-    if report.num_samples < _FEWEST or min(right, wrong) < _FEWEST_OF_EACH:
+    if report.num_units < _FEWEST or min(right, wrong) < _FEWEST_OF_EACH:
         return (
             f"<p>These {count(samples.n)} predictions, {count(wrong)} of them wrong, "
             "are too few to tell whether recalibration helps.</p>"
@@ -158,8 +158,9 @@ def _thresholds(report: Evaluation) -> str:
     score = "confidence" if report.csf.__name__ == "msp" else "the score"
     head = ["Wrong at most", f"Answer if {score} is at least", "Answers", "Wrong here"]
     caption = "Thresholds that keep the share of wrong answers below a limit"
+    these = "these" if report.num_groups is None else "their groups"
     return table(caption, head, rows) + (
         f"<p>A threshold keeps its limit on new cases with {round_percent(1 - _DELTA)} "
-        "confidence, if these come independently from the same source, and if the "
+        f"confidence, if {these} come independently from the same source, and if the "
         "model was not trained or chosen on the cases of this page.</p>"
     )

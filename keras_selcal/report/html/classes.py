@@ -151,11 +151,10 @@ def _pairs(subject: Subject, report: Evaluation) -> str:
 def _diagrams(subject: Subject, index: int, labels: list[int]) -> str:
     """Returns the reliability diagrams of some labels."""
     report = subject.reports[index]
-    parts = report.parts()
     diagrams = "".join(
         f"<article>{subject.subheading(subject.class_name(c))}<figure>"
         + pictures.reliability(
-            report.bins("positive", parts[c]),
+            report.bins("positive", c),
             f"label-{index}-{c}",
             f"label {c}, {subject.plain_name(index)}",
             "positive",

@@ -94,6 +94,11 @@ def _about(subject: Subject) -> str:
     report = subject.first
     number, kind = report.num_samples, "labels" if report.multi_label else "classes"
     samples = "1 sample" if number == 1 else f"{count(number)} samples"
+    if report.num_groups is not None:
+        groups = (
+            "1 group" if report.num_groups == 1 else f"{report.num_groups:,} groups"
+        )
+        samples += f" in {groups}"
     parts = [f"{samples}, {count(report.num_classes)} {kind}"]
     if subject.several:
         names = escape(", ".join(subject.names))
@@ -117,8 +122,14 @@ def _notes(subject: Subject) -> str:
         parts.append(
             "Intervals of metrics contain the middle "
             f"{round_percent(report.confidence_level)} of {count(report.bootstrap)} "
-            f"bootstrap resamples (seed {report.seed}). Those of small calibration "
-            "errors are too high because resampling adds noise."
+            f"bootstrap resamples{report.drawn} (seed {report.seed}). Those of small "
+            "calibration errors are too high because resampling adds noise."
+        )
+        parts += report.few_groups
+    if report.num_groups is None:
+        parts.append(
+            "Intervals and guarantees take the samples for independent. If several "
+            "come from one patient, device or document, pass <code>groups=</code>."
         )
     if subject.weighted:
         parts.append("Numbers of cases are shares of the weight times n.")

@@ -10,6 +10,7 @@ from keras_selcal.report.html.classes import classes
 from keras_selcal.report.html.metrics import metrics
 from keras_selcal.report.html.mistakes import mistakes
 from keras_selcal.report.html.sets import prediction_sets
+from keras_selcal.report.html.slices import slices
 from keras_selcal.report.html.subject import Subject
 from keras_selcal.report.html.unknown import drift, unknown_inputs
 from keras_selcal.report.html.words import at_a_glance
@@ -39,6 +40,7 @@ SECTIONS = (
     Section("advice", "What to do", "What to do", advice),
     Section("abstain", "Abstaining", "How much should it answer?", abstention),
     Section("classes", "Classes", "Class by class", classes),
+    Section("slices", "Slices", "Is it equally good for all?", slices),
     Section("sets", "Sets", "How many classes must it name?", prediction_sets),
     Section("unknown", "Unknown inputs", "Inputs it has never seen", unknown_inputs),
     Section("drift", "Drift", "Are these data like those of the fit?", drift),

@@ -11,6 +11,7 @@ from keras_selcal.conformal import (
     conformal_threshold,
     evaluate_sets,
 )
+from keras_selcal.conformal.threshold import masses
 from keras_selcal.report.evaluation import Evaluation
 from keras_selcal.report.html.markup import details, table
 from keras_selcal.report.html.numbers import count, percent, round_percent
@@ -30,7 +31,8 @@ def prediction_sets(subject: Subject) -> str:
     """Returns how large sets are that hold the right class at a chosen rate."""
     samples = subject.first.samples
     hard = samples.sparse or bool(np.isin(samples.labels, (0, 1)).all())
-    if subject.first.multi_label or subject.missing or not hard or samples.n < _FEWEST:
+    few = subject.first.num_units < _FEWEST
+    if subject.first.multi_label or subject.missing or not hard or few:
         return ""
     found = [
         {alpha: _figures(report, alpha) for alpha in _ALPHAS}
@@ -48,10 +50,13 @@ def prediction_sets(subject: Subject) -> str:
         for a, figures in each.items()
     ]
     head = ["Aim", "Holds the right class", "Classes in a set", "Exactly one", "None"]
+    unit = "samples" if subject.first.num_groups is None else "groups"
     caption = (
-        f"Sets of one half of the samples, with a threshold from the other half, of "
+        f"Sets of one half of the {unit}, with a threshold from the other half, of "
         f"{count(subject.first.num_classes)} classes"
     )
+    if unit == "groups":
+        caption += ". Each group counts as one case"
     alpha = _ALPHAS[0]
     return (
         "<p>Instead of one class, a model can answer with a set of classes that holds "
@@ -73,22 +78,26 @@ def _figures(report: Evaluation, alpha: float) -> dict[str, Any]:
     """Returns the figures of LAC's sets for half of the samples."""
     samples = report.samples
     # The given order may be sorted by class.
-    order = np.random.default_rng(0).permutation(samples.n)
-    first, second = order[: samples.n // 2], order[samples.n // 2 :]
-    weight = samples.weight
-    labels = samples.labels if samples.sparse else samples.labels.argmax(axis=-1)
+    order = np.random.default_rng(0).permutation(report.num_units)
+    half = np.isin(report.unit, order[: report.num_units // 2])
+    # Each group counts as one sample, whose weight its samples share.
+    weight = masses(samples.counts, report.unit)
 
-    def part(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:
-        w = None if weight is None else weight[rows]
-        return samples.y_pred[rows], labels[rows], w
+    def part(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return samples.y_pred[rows], report.truth[rows], weight[rows]
 
     with warnings.catch_warnings():
         # A threshold that is infinite for lack of samples shows as sets of all classes.
         warnings.simplefilter("ignore")
-        p, y, w = part(first)
+        p, y, _ = part(half)
         scores = conformal_scores(p, y, from_logits=samples.from_logits)
-        q = conformal_threshold(scores, alpha, sample_weight=w)
-    p, y, w = part(second)
+        q = conformal_threshold(
+            scores,
+            alpha,
+            sample_weight=samples.counts[half],
+            groups=report.unit[half],
+        )
+    p, y, w = part(~half)
     sets = conformal_sets(p, q, from_logits=samples.from_logits)
     figures = evaluate_sets(y, sets, sample_weight=w)
     figures["class_count"] = np.bincount(y, minlength=sets.shape[-1])

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._validation import check_count, refuse
+from keras_selcal._validation import check_count
 from keras_selcal.report.comparison import Comparison
-from keras_selcal.report.evaluation import Evaluation
+from keras_selcal.report.evaluation import Evaluation, check_class_names
 from keras_selcal.report.html.markup import line_style, swatch
 from keras_selcal.report.html.numbers import count, percent
 from keras_selcal.report.html.pictures import RiskCoverage
@@ -46,7 +46,8 @@ class Subject:
         self.several = len(self.reports) > 1
         self.weighted = self.first.samples.weight is not None
         self.names = _distinct(self.reports)
-        self.class_names = _check_classes(class_names, self.first.num_classes)
+        names = check_class_names(class_names, self.first.num_classes)
+        self.class_names = self.first.class_names if names is None else names
         self.images = None if images is None else Images(images, self.first.num_given)
         self.mistakes = check_count("mistakes", mistakes, least=0)
         self.comparisons = [Comparison(r, self.first) for r in self.reports[1:]]
@@ -153,13 +154,4 @@ def _distinct(reports: Sequence[Evaluation]) -> list[str]:
     for i, report in enumerate(reports, 1):
         name = report.name or ("the model" if len(reports) == 1 else f"model {i}")
         names.append(f"{name} ({i})" if name in names else name)
-    return names
-
-
-def _check_classes(class_names: Any | None, num_classes: int) -> list[str] | None:
-    if class_names is None:
-        return None
-    names = [str(name) for name in class_names]
-    if isinstance(class_names, str) or len(names) != num_classes:
-        refuse("class_names", class_names, f"{num_classes} names, one for each class")
     return names

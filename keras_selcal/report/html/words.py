@@ -104,7 +104,7 @@ def _accuracy(report: Evaluation) -> Card:
     if report.multi_label:
         cases = f"{count(n)} decisions about {count(report.num_classes)} labels"
     every = cases if n == 1 else f"all {cases}"
-    if accuracy.value == 1 and not report.multi_label:
+    if accuracy.value == 1 and report.num_units == n:
         # n correct predictions at an error rate q have probability (1 − q)ⁿ.
         most = percent(1 - (1 - level) ** (1 / n))
         words = (
@@ -130,8 +130,9 @@ def _calibration(report: Evaluation) -> Card:
     question = "Can its confidence be trusted?"
     samples, error = report.samples, report["ece"].value
     chance = chance_ece(
-        samples.confidence,
+        *samples.event("top_label"),
         samples.counts,
+        report.unit,
         num_bins=report.num_bins,
         level=report.confidence_level,
         seed=report.seed,
