@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from keras_selcal import calibrators, csf
+from keras_selcal._arrays import Array
 from keras_selcal._predictions.samples import Samples
 from keras_selcal.cli.files import read_predictions
+from keras_selcal.cli.labels import fail
 from keras_selcal.cli.output import (
     check_output,
     write_answers,
@@ -41,7 +43,7 @@ from keras_selcal.selective.threshold import check_target
 def report(options: argparse.Namespace) -> None:
     """Prints the table of each model and writes the page."""
     output = check_output(options.output)
-    models = _read_models(options.files, options.multi_label)
+    models = _read_models(options)
     reports = _reports(models, options)
     first, *others = reports
     given = list(models.values())
@@ -49,7 +51,6 @@ def report(options: argparse.Namespace) -> None:
         output,
         others=others,
         title=options.title,
-        class_names=given[0].class_names,
         images=next((m.images for m in given if m.images is not None), None),
         mistakes=options.mistakes,
     )
@@ -64,7 +65,7 @@ def compare(options: argparse.Namespace) -> None:
     """Prints how each further model differs from the first."""
     if len(options.files) < 2:
         raise ValueError("compare needs two or more files of predictions")
-    reports = _reports(_read_models(options.files, options.multi_label), options)
+    reports = _reports(_read_models(options), options)
     first = reports[0]
     for other in reports[1:]:
         comparison = other.compare(first)
@@ -172,12 +173,12 @@ def threshold(options: argparse.Namespace) -> None:
     delta = None if options.risk is None else options.delta
     coverage, risk, delta = check_target(options.coverage, options.risk, delta)
     policy = None if options.policy is None else Policy.load(options.policy)
-    multi_label = options.multi_label
+    multi_label, extra = options.multi_label, _columns(options)
     if policy is None:
-        data = _read(options.file, multi_label)
+        data = _read(options.file, multi_label, extra=extra)
     else:
         multi_label = policy.outputs.multi_label
-        data = _read_for(policy, options.policy, options.file)
+        data = _read_for(policy, options.policy, options.file, extra=extra)
         name = csf.name_of(policy.csf)
         if options.csf not in (None, policy.csf.__name__):
             raise ValueError(
@@ -186,9 +187,10 @@ def threshold(options: argparse.Namespace) -> None:
             )
 
     def cuts_of(data: PredictionFile) -> list[Cuts]:
+        groups = _groups(options, data)
         if policy is not None:
-            return policy.cuts(data.y_pred, data.labels)
-        return _cuts(data, options.csf or "msp", multi_label)
+            return policy.cuts(data.y_pred, data.labels, groups)
+        return _cuts(data, options.csf or "msp", multi_label, groups)
 
     cuts = cuts_of(data)
     with _notes():
@@ -211,13 +213,14 @@ def threshold(options: argparse.Namespace) -> None:
         print(f"Confidence: {kind}.")
         _print_samples(f"these {count(cuts[0].total)} samples", cuts[0], found[0])
     print()
-    print(_guarantee(cuts, found, risk, options.delta))
+    units = "samples" if options.groups is None else "groups"
+    print(_guarantee(cuts, found, risk, options.delta, units))
     if options.test:
         if policy is None:
-            test = _read(options.test, multi_label).like(data)
+            test = _read(options.test, multi_label, extra=extra).like(data)
             _refuse_mixture(data, test)
         else:
-            test = _read_for(policy, options.policy, options.test)
+            test = _read_for(policy, options.policy, options.test, extra=extra)
         tests = cuts_of(test)
         print()
         if multi_label:
@@ -259,7 +262,9 @@ def _refuse_mixture(data: PredictionFile, test: PredictionFile) -> None:
         )
 
 
-def _cuts(data: PredictionFile, name: str, multi_label: bool) -> list[Cuts]:
+def _cuts(
+    data: PredictionFile, name: str, multi_label: bool, groups: Array | None
+) -> list[Cuts]:
     """Returns the thresholds that predictions offer, of each label."""
     samples = Samples.given(
         data.labels,
@@ -269,7 +274,8 @@ def _cuts(data: PredictionFile, name: str, multi_label: bool) -> list[Cuts]:
     )
     score = csf.get(name)
     return [
-        Cuts.of(part.scores(score), part.correct) for part in samples.split_labels()
+        Cuts.of(part.scores(score), part.correct, groups=groups)
+        for part in samples.split_labels()
     ]
 
 
@@ -304,7 +310,11 @@ def _print_labels(
 
 
 def _guarantee(
-    cuts: Sequence[Cuts], found: Sequence[float], risk: float | None, delta: float
+    cuts: Sequence[Cuts],
+    found: Sequence[float],
+    risk: float | None,
+    delta: float,
+    units: str,
 ) -> str:
     """Returns what holds for new data, in words."""
     if risk is None:
@@ -315,15 +325,15 @@ def _guarantee(
         most = percent(max(bounds))
     else:
         most = round_percent(risk)
-    return _promise(most, delta, len(cuts) > 1)
+    return _promise(most, delta, len(cuts) > 1, units)
 
 
-def _promise(most: str, delta: float, several: bool) -> str:
+def _promise(most: str, delta: float, several: bool, units: str) -> str:
     each = " for every label at once" if several else ""
     return (
         f"Guarantee: with probability {round_percent(1 - delta)}, at most {most} of "
         f"the answers on new data are\nwrong{each}. The probability is over the draw "
-        "of these samples. They must be independent,\ncome from the population in "
+        f"of these {units}. They must be independent,\ncome from the population in "
         "which the threshold is used, and must not have served to\ntrain or calibrate "
         "the model."
     )
@@ -333,7 +343,8 @@ def fit(options: argparse.Namespace) -> None:
     """Fits a policy, writes it and prints what it promises."""
     output = check_output(options.output, ".json")
     # The policy has the order of the file, as the user's arrays have.
-    data = _read(options.file, options.multi_label).in_file_order()
+    read = _read(options.file, options.multi_label, extra=_columns(options))
+    data = read.in_file_order()
     _refuse_calibrated(data)
     delta = options.delta
     if delta is None and options.risk is not None:
@@ -354,6 +365,7 @@ def fit(options: argparse.Namespace) -> None:
             from_logits=data.from_logits,
             multi_label=options.multi_label,
             class_names=data.class_names,
+            groups=_groups(options, data),
         )
     policy.save(output)
     _print_policy(policy)
@@ -383,7 +395,8 @@ def _print_policy(policy: Policy) -> None:
     if record.bound is not None and record.delta is not None:
         bound = float(np.max(record.bound))
         most = percent(bound) if record.target_risk is None else round_percent(bound)
-        print(f"\n{_promise(most, record.delta, several)}")
+        units = "samples" if record.groups is None else "groups"
+        print(f"\n{_promise(most, record.delta, several, units)}")
 
 
 def apply(options: argparse.Namespace) -> None:
@@ -412,10 +425,14 @@ def apply(options: argparse.Namespace) -> None:
 def check(options: argparse.Namespace) -> int:
     """Prints whether new predictions are like those of the fit; returns 1 if not."""
     policy = Policy.load(options.policy)
-    data = _read_for(policy, options.policy, options.file, needs_labels=False)
+    given = {"needs_labels": False, "extra": _columns(options)}
+    data = _read_for(policy, options.policy, options.file, **given)
     with _notes():
         found = policy.check(
-            data.y_pred, data.labels, false_alarm_rate=options.false_alarm_rate
+            data.y_pred,
+            data.labels,
+            false_alarm_rate=options.false_alarm_rate,
+            groups=_groups(options, data),
         )
     print(found)
     alarm = found.drifted or found.risk_holds is False
@@ -491,6 +508,9 @@ def _reports(
     models: dict[str, PredictionFile], options: argparse.Namespace
 ) -> list[CalibrationReport]:
     unknown = _read_unknown(models, options)
+    read = list(models.values())
+    groups = _groups(options, *read)
+    slices = {name: _column(name, *read) for name in _columns(options)[1:]}
     return [
         CalibrationReport(
             model.labels,
@@ -501,6 +521,9 @@ def _reports(
             csf=options.csf,
             bootstrap=options.bootstrap,
             name=name,
+            groups=groups,
+            slices=slices,
+            class_names=model.class_names,
             unknown=strange,
         )
         for (name, model), strange in zip(models.items(), unknown, strict=True)
@@ -520,7 +543,8 @@ def _read_unknown(
         )
     found = []
     for path, (name, model) in zip(options.unknown, models.items(), strict=True):
-        read = _read(path, options.multi_label, needs_labels=False).like(model)
+        given = {"needs_labels": False, "extra": _columns(options)}
+        read = _read(path, options.multi_label, **given).like(model)
         if read.from_logits != model.from_logits:
             kind = "logits" if model.from_logits else "probabilities"
             raise ValueError(f"{path}: must hold {kind}, as the predictions of {name}")
@@ -528,10 +552,37 @@ def _read_unknown(
     return found
 
 
-def _read_models(files: Sequence[str], multi_label: bool) -> dict[str, PredictionFile]:
+def _columns(options: argparse.Namespace) -> list[str]:
+    """Returns the columns that are no predictions: the groups, then the slices."""
+    return [options.groups, *getattr(options, "slices", [])]
+
+
+def _groups(options: argparse.Namespace, *files: PredictionFile) -> Array | None:
+    """Returns the groups of the samples, or None."""
+    return None if options.groups is None else _column(options.groups, *files)
+
+
+def _column(name: str, *files: PredictionFile) -> Array:
+    """Returns a column of the first file that has it; others must not contradict it."""
+    found = [
+        (file, file.extra[name].reshape(-1)) for file in files if name in file.extra
+    ]
+    if not found:
+        fail(
+            files[0].path, f"has no column `{name}`. Found: {', '.join(files[0].found)}"
+        )
+    (first, values), *others = found
+    for other, theirs in others:
+        if not np.array_equal(values, theirs):
+            fail(other.path, f"the column `{name}` is not the same as in {first.path}")
+    return values
+
+
+def _read_models(options: argparse.Namespace) -> dict[str, PredictionFile]:
     """Returns predictions by the name of the model."""
     models: dict[str, PredictionFile] = {}
-    for file in files:
+    multi_label, extra = options.multi_label, _columns(options)
+    for file in options.files:
         name, is_named, path = file.partition("=")
         if not is_named or Path(file).exists():
             name, path = Path(file).stem, file
@@ -539,7 +590,7 @@ def _read_models(files: Sequence[str], multi_label: bool) -> dict[str, Predictio
             raise ValueError(
                 f"two models have the name {name}; give them names as in NAME=FILE"
             )
-        model = _read(path, multi_label)
+        model = _read(path, multi_label, extra=extra)
         if not multi_label and model.labels is not None:
             model = model._replace(labels=_without_one_hot(model.labels))
         models[name] = model

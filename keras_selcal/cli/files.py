@@ -5,7 +5,7 @@ import math
 import re
 import warnings
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,16 +19,23 @@ _SUM_TOLERANCE = 1e-2
 
 
 def read_predictions(
-    path: str | Path, multi_label: bool = False, *, needs_labels: bool = True
+    path: str | Path,
+    multi_label: bool = False,
+    *,
+    needs_labels: bool = True,
+    extra: Sequence[str] = (),
 ) -> PredictionFile:
     """Reads predictions and labels; errors name the file and the sample.
+
+    Columns (or arrays) whose names are in `extra` are no predictions; a file may lack
+    them.
 
     The formats are those that `keras-selcal report --help` describes. The unnamed
     index column that pandas writes is ignored. Samples are counted from 0. Classes that
     are numbered 0 … k − 1 are returned in the order of their numbers.
     """
     path = Path(path)
-    readers: dict[str, Callable[[Path, bool], PredictionFile]] = {
+    readers: dict[str, Callable[[Path, bool, Sequence[str]], PredictionFile]] = {
         ".npz": _read_npz,
         ".csv": _read_csv,
         ".parquet": _read_parquet,
@@ -40,7 +47,7 @@ def read_predictions(
         fail(path, "there is no such file")
     if path.stat().st_size == 0:
         fail(path, "the file is empty")
-    read = readers[suffix](path, multi_label)
+    read = readers[suffix](path, multi_label, extra)
     if needs_labels and read.labels is None:
         needed = "the key `labels`" if suffix == ".npz" else "one column `label`"
         fail(path, f"needs {needed}. Found: {', '.join(read.found[:12])}")
@@ -63,7 +70,7 @@ def _note_columns_of_zeros(path: Path, read: PredictionFile) -> None:
         )
 
 
-def _read_npz(path: Path, multi_label: bool) -> PredictionFile:
+def _read_npz(path: Path, multi_label: bool, extra: Sequence[str]) -> PredictionFile:
     if not zipfile.is_zipfile(path):
         array = path.read_bytes()[:6] == b"\x93NUMPY"
         found = "a .npy array" if array else "another kind of file"
@@ -93,17 +100,13 @@ def _read_npz(path: Path, multi_label: bool) -> PredictionFile:
     if labels is not None and not multi_label and _are_cells(labels, class_names):
         cells = labels.reshape(-1).astype(str).tolist()
         labels, class_names = read_indices(path, cells, class_names, k)
-    images = data.get("images")
-    is_logits = given == ["logits"]
     calibrator = str(data["calibrator"]) if "calibrator" in data else None
-    return PredictionFile(
-        y_pred,
-        labels,
-        is_logits,
-        class_names,
-        images,
-        list(data),
+    read = PredictionFile(y_pred, labels, given == ["logits"], class_names)
+    return read._replace(
+        images=data.get("images"),
+        found=list(data),
         calibrator=calibrator,
+        extra={name: data[name] for name in extra if name in data},
     )
 
 
@@ -135,7 +138,7 @@ def _check_headers(path: Path) -> None:
                 )
 
 
-def _read_csv(path: Path, multi_label: bool) -> PredictionFile:
+def _read_csv(path: Path, multi_label: bool, extra: Sequence[str]) -> PredictionFile:
     with path.open(newline="", encoding="utf-8-sig") as file:
         try:
             head, *rows = (row for row in csv.reader(file) if row)
@@ -149,16 +152,23 @@ def _read_csv(path: Path, multi_label: bool) -> PredictionFile:
             fail(path, f"sample {i} has {len(row)} cells, the header {len(head)}")
     if head[0] in ("", "Unnamed: 0"):
         head, rows = head[1:], [row[1:] for row in rows]
-    columns = [i for i, name in enumerate(head) if name != "label"]
+    beside = {
+        name: np.array([row[head.index(name)].strip() for row in rows])
+        for name in extra
+        if name in head
+    }
+    columns = [i for i, x in enumerate(head) if x != "label" and x not in beside]
     names = [head[i] for i in columns]
     numbers = _numbers(path, names, [[row[i] for i in columns] for row in rows])
     cells = None
-    if len(columns) < len(head):
+    if "label" in head:
         cells = [row[head.index("label")].strip() for row in rows]
-    return _from_table(path, head, numbers, cells, multi_label)
+    return _from_table(path, head, numbers, cells, multi_label, beside)
 
 
-def _read_parquet(path: Path, multi_label: bool) -> PredictionFile:
+def _read_parquet(
+    path: Path, multi_label: bool, extra: Sequence[str]
+) -> PredictionFile:
     try:
         from pyarrow import ArrowInvalid, parquet
     except ImportError:
@@ -168,11 +178,12 @@ def _read_parquet(path: Path, multi_label: bool) -> PredictionFile:
     except (ArrowInvalid, OSError) as error:
         fail(path, f"not a .parquet file ({error})")
     head = [name for name in table.column_names if not name.startswith("__index_")]
+    beside = {x: table[x].to_numpy() for x in extra if x in head}
     try:
         numbers = [
             np.asarray(table[name].to_numpy(), "float64")
             for name in head
-            if name != "label"
+            if name != "label" and name not in beside
         ]
     except (TypeError, ValueError) as error:
         fail(path, f"a column is not of numbers ({error})")
@@ -183,7 +194,7 @@ def _read_parquet(path: Path, multi_label: bool) -> PredictionFile:
             for cell in table["label"].to_pylist()
         ]
     stacked = np.stack(numbers, axis=-1) if numbers else np.zeros((table.num_rows, 0))
-    return _from_table(path, head, stacked, cells, multi_label)
+    return _from_table(path, head, stacked, cells, multi_label, beside)
 
 
 def _from_table(
@@ -192,20 +203,22 @@ def _from_table(
     numbers: Array,
     cells: Sequence[str] | None,
     multi_label: bool,
+    extra: Mapping[str, Array],
 ) -> PredictionFile:
     """Interprets the columns of a table.
 
     Args:
         path: path of the file, for errors.
         head: names of all columns.
-        numbers: the columns other than `label`, (n, columns).
+        numbers: the columns of predictions, (n, columns).
         cells: the column `label`, or None.
         multi_label: whether a cell may list several labels.
+        extra: the columns that are no predictions.
     """
     twice = next((name for name in head if head.count(name) > 1), None)
     if twice is not None:
         fail(path, f"two columns have the name {twice!r}")
-    classes = [name for name in head if name != "label"]
+    classes = [name for name in head if name != "label" and name not in extra]
     letter = "".join({name[:1] for name in classes})
     names: list[str] | None = None
     if len(classes) == 1 and not multi_label:
@@ -230,7 +243,11 @@ def _from_table(
         numbers = numbers[:, np.argsort(order)] if len(numbers) else numbers
     elif {"p0", "p1"} <= set(classes) or {"z0", "z1"} <= set(classes):
         others = [name for name in classes if not re.fullmatch(r"[pz]\d+", name)]
-        fail(path, f"columns that are no predictions must go: {', '.join(others)}")
+        fail(
+            path,
+            f"columns that are no predictions must go, or be named by --groups or "
+            f"--slices: {', '.join(others)}",
+        )
     else:
         letter, names = "p", classes
     k = len(classes)
@@ -239,7 +256,8 @@ def _from_table(
         labels = read_multi_hot(path, cells, names, k)
     elif cells is not None:
         labels, names = read_indices(path, cells, names, max(k, 2))
-    return PredictionFile(numbers, labels, letter == "z", names, None, head)
+    read = PredictionFile(numbers, labels, letter == "z", names, found=head)
+    return read._replace(extra=extra)
 
 
 def _numbers(path: Path, names: list[str], rows: list[list[str]]) -> Array:
@@ -254,7 +272,8 @@ def _numbers(path: Path, names: list[str], rows: list[list[str]]) -> Array:
                     fail(
                         path,
                         f"{cell!r} in sample {i} is not a number (column `{name}`; "
-                        "labels belong in a column `label`)",
+                        "labels belong in a column `label`, and other columns must go "
+                        "or be named by --groups or --slices)",
                     )
         raise
 
@@ -277,6 +296,9 @@ def _check(path: Path, read: PredictionFile, multi_label: bool) -> None:
     names, images = read.class_names, read.images
     if names is not None and len(names) != k:
         fail(path, f"`class_names` must be {k} names. Received: {len(names)}")
+    for key, array in read.extra.items():
+        if array.shape not in ((n,), (n, 1)):
+            fail(path, f"`{key}` must have shape {(n,)}. Received: {array.shape}")
     if images is not None and images.shape[:1] != (n,):
         fail(path, f"`images` must be {n} images. Received: shape {images.shape}")
     events = len(shape) == 1 or multi_label

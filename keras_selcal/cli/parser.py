@@ -21,6 +21,9 @@ files:
                        sigmoid unit has one column, p or z.
   predictions.parquet  the columns of a .csv (needs pyarrow).
 
+A file may have more columns, or arrays of shape (n,), that --groups and --slices name:
+the patient or the site of each sample. They stand in the first file that has them.
+
 A policy (.json) is what `fit` writes; docs/deploy.md documents it. `check` exits with
 status 0 if there is no alarm, 1 if there is one, and 2, as all commands, for errors.
 
@@ -40,6 +43,7 @@ _COMMANDS = {
         "predictions.npz",
         "before=a.npz after=b.npz -o comparison.html",
         "predictions.npz --unknown strange.npz",
+        "predictions.csv --groups patient --slices site sex",
     ),
     "fit": (
         "fit a policy: a calibrator, and the confidence from which on to answer",
@@ -183,6 +187,11 @@ def make_parser() -> argparse.ArgumentParser:
         default=[],
         **file,
     )
+    about = "column that names what is independent, such as the patient of each image:"
+    about += " intervals and guarantees then count these, not samples"
+    add("report compare threshold fit check", "--groups", about, metavar="COLUMN")
+    about = "columns, such as site and sex, for whose values to show the metrics"
+    add("report", "--slices", about, nargs="+", default=[], metavar="COLUMN")
     about = "bootstrap resamples of the intervals, 0 for none"
     add("report compare", "--bootstrap", about, type=int, default=1000, metavar="N")
     about = "predict class 1 of two, or a label, if its probability is larger"

@@ -1,6 +1,6 @@
 """Predictions of a file, and the order of their classes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ class PredictionFile(NamedTuple):
         columns: the position of each class in the file, or None if it is the same.
         calibrator: the calibrator that `keras-selcal calibrate` has applied, or None;
             only .npz files tell.
+        extra: columns that are no predictions, such as the patient of each sample.
     """
 
     y_pred: Array
@@ -35,6 +36,7 @@ class PredictionFile(NamedTuple):
     path: str = ""
     columns: Array | None = None
     calibrator: str | None = None
+    extra: Mapping[str, Array] = {}
 
     @property
     def num_classes(self) -> int:

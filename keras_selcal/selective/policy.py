@@ -272,11 +272,11 @@ class Policy:
         """Returns whether labelled outputs are the data of the fit."""
         return self.record is not None and self.record.fingerprint == data.fingerprint
 
-    def cuts(self, outputs: Any, labels: Any) -> list[Cuts]:
+    def cuts(self, outputs: Any, labels: Any, groups: Any = None) -> list[Cuts]:
         """Returns the thresholds that other labelled outputs than those of the fit
         offer, of each label.
         """
-        data = _labelled(self._checked(outputs), labels, None, self.outputs, None)
+        data = _labelled(self._checked(outputs), labels, None, self.outputs, groups)
         if self.was_fitted_on(data):
             allowed = "other data than those that the policy was fitted on"
             refuse("outputs", data.y_pred.shape, allowed)

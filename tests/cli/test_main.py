@@ -143,10 +143,11 @@ def test_multi_label_files(tmp_path, capsys):
         tmp_path / "b.csv", "label,joy,love,fear", probs, ["joy; love", "", "joy"]
     )
     write_csv(tmp_path / "c.csv", "label,p0,p1,p2", probs, ["0;1", "", "0"])
-    for file in ("a.npz", "b.csv", "c.csv"):
+    named = {"class_names": ["joy", "love", "fear"]}
+    for file, options in (("a.npz", {}), ("b.csv", named), ("c.csv", {})):
         run(f"x={file}", "--multi-label")
         report = CalibrationReport(
-            labels, probs, multi_label=True, bootstrap=20, name="x"
+            labels, probs, multi_label=True, bootstrap=20, name="x", **options
         )
         assert str(report) == capsys.readouterr().out.rpartition("\n\n")[0]
     refused(capsys, ["a.npz"], "`probs` of sample 0 must sum to 1")
@@ -246,9 +247,12 @@ def test_a_bad_file_is_one_line_and_exit_code_2(tmp_path, capsys, data, told):
         ("p0,p1\n0.5,0.5\n", "one column `label`. Found: p0, p1"),
         ("label,p0,p1\n0,0.5\n", "sample 0 has 2 cells, the header 3"),
         ("label,p0,p1\n0,0.5,0.5\n1,0.5,half\n", "'half' in sample 1 is not a number"),
-        ("y,p0,p1\nTrue,0.5,0.5\n", "(column `y`; labels belong in a column `label`)"),
+        ("y,p0,p1\nTrue,0.5,0.5\n", "(column `y`; labels belong in a column `label`"),
         ("label;p0;p1\n0;0.5;0.5\n", "must be separated by commas"),
-        ("label,id,p0,p1\n0,7,0.5,0.5\n", "no predictions must go: id"),
+        (
+            "label,id,p0,p1\n0,7,0.5,0.5\n",
+            "no predictions must go, or be named by --groups or --slices: id",
+        ),
         ("label,p0,p1\ncat,0.5,0.5\n", "the label 'cat' of sample 0 is not a class"),
         ("label,a,b\nc,0.5,0.5\n", "or one of the class names: a, b"),
         ("label,p0,p1\n", "Received: (0,)"),
