@@ -137,6 +137,12 @@ class Cuts:
             return 0.0, 0.0
         return float(self.accepted[cut]), float(self.losses[cut, 0])
 
+    def _counted_at(self, threshold: float) -> tuple[float, float]:
+        """Returns the weight that counts in the first risk, and the errors."""
+        cut = self.cut_at(threshold)
+        counted = 0.0 if cut < 0 else float(self.counted[cut, 0])
+        return counted, self.at(threshold)[1]
+
     def cut_at(self, threshold: float) -> int:
         """Returns the cut that accepts the same samples, −1 if there are none."""
         return int((self.thresholds >= threshold).sum()) - 1
@@ -153,8 +159,9 @@ class Cuts:
 
     @property
     def risk(self) -> np.ndarray:
-        """Mean of the first loss among them, (c,)."""
-        return self.losses[:, 0] / self.accepted
+        """Mean of the first loss among those that count in it, (c,); NaN for none."""
+        counted = self.counted[:, 0]
+        return self.losses[:, 0] / np.where(counted > 0, counted, math.nan)
 
     def select(self, coverage: float | None, risk: Any, delta: float | None) -> float:
         """Returns the threshold for a checked target."""
@@ -209,14 +216,14 @@ class Cuts:
         """Returns what the true risk at a threshold, which was chosen without looking
         at labels, exceeds with a probability of at most δ.
         """
-        accepted, errors = self.at(threshold)
         if not self.unit_weights:
             return math.nan
-        if (self.groups is None and self.binary) or not accepted:
-            return risk_bound(int(errors), int(accepted), delta)
+        counted, errors = self._counted_at(threshold)
+        if (self.groups is None and self.binary) or not counted:
+            return risk_bound(int(errors), int(counted), delta)
         cut = self.cut_at(threshold)
         return least_passing(
-            errors / accepted,
+            errors / counted,
             lambda risk: self._test(np.array([risk]), delta)(cut, delta),
             steps=20,
         )
@@ -225,15 +232,15 @@ class Cuts:
         """Returns the probability of as many errors at a threshold, or more, if the
         true risk is at most r; δ is the level at which a bet on groups is best.
         """
-        accepted, errors = self.at(threshold)
+        counted, errors = self._counted_at(threshold)
         if not errors or risk >= 1:
             return 1.0
         if self.groups is None:
-            tail = 1.0 - binomial_tail(int(errors) - 1, int(accepted), risk)
+            tail = 1.0 - binomial_tail(int(errors) - 1, int(counted), risk)
             return max(0.0, tail)
         used = slice(0, self.ends[self.cut_at(threshold)])
         sizes = np.bincount(self.groups)
-        values = risk - self.sample_losses[used, 0]
+        values = np.nan_to_num(risk - self.sample_losses[used, 0])
         losses = np.bincount(self.groups[used], values, minlength=len(sizes))
         return float(betting_p_value(losses, risk * sizes.max(), delta))
 

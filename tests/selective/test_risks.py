@@ -312,3 +312,24 @@ def test_the_plot_of_risk_against_threshold_shows_the_selected_one(rng):
     ax = threshold_risk(s, y != y, risk=0.1)
     assert ax.get_title() == "no threshold can be guaranteed"
     ax.figure.clear()
+
+
+def test_samples_that_do_not_count_in_a_risk_are_not_in_its_mean_and_bound(rng):
+    s, y, answers = draw(rng, 400)
+    losses = answer_losses(y, answers, per="answer")[:, 0]
+    kept = ~np.isnan(losses)
+    options = {"losses": losses, "binary": True}
+    cuts = Cuts.of(s, None, **options)
+    alone = Cuts.of(s[kept], None, losses=losses[kept], binary=True)
+    at = float(np.quantile(s, 0.4))
+    first = np.flatnonzero(kept[np.argsort(-s)])[0]
+    assert np.isnan(cuts.risk[:first]).all()
+    assert cuts.risk[-1] == pytest.approx(losses[kept].mean())
+    assert cuts.bound(at, 0.1) == alone.bound(at, 0.1)
+    assert cuts.excess_p_value(at, 0.01, 0.1) == alone.excess_p_value(at, 0.01, 0.1)
+    groups = np.arange(400) // 4
+    grouped = Cuts.of(s, None, groups=groups, **options)
+    few = Cuts.of(s[kept], None, None, groups[kept], losses=losses[kept], binary=True)
+    assert 0 < grouped.bound(at, 0.1) < 1
+    assert 0 < grouped.excess_p_value(at, 0.01, 0.1) <= 1
+    assert few.risk[-1] == pytest.approx(grouped.risk[-1])
