@@ -19,6 +19,7 @@ from keras_selcal.conformal.layer import OUTPUT_OPTIONS, ConformalLayer
 from keras_selcal.conformal.record import ConformalPrediction
 from keras_selcal.conformal.scores import NonconformityScore, check_alpha
 from keras_selcal.selective.base import AnsweringClassifier, to_arrays
+from keras_selcal.selective.threshold import check_delta
 
 
 class ConformalClassifier(AnsweringClassifier):
@@ -39,12 +40,17 @@ class ConformalClassifier(AnsweringClassifier):
     - It needs held-out samples that are exchangeable with those to come; independent
       draws of one distribution are, the model's training data are not. After a shift
       of the data, fit again, or pass known likelihood ratios as `sample_weight`.
-    - It is marginal: 1 − α is an average over samples, and over calibration sets. A
-      rare or difficult class can be covered far less. `class_conditional=True` gives
-      each class a threshold of its own and P(Y ∈ C(X) | Y = c) ≥ 1 − α; `strata=` in
-      `fit` does the same for groups of samples that are known beforehand (hospitals,
-      age groups), and both can be combined. Each takes 1/α − 1 samples at least; with
-      fewer, a warning says so and the class is in every set.
+    - Without `delta`, 1 − α is an average over calibration sets: about half of them
+      give sets that cover less. With `delta=δ`, the coverage is at least 1 − α with
+      probability 1 − δ over the calibration set (`conformal_threshold` has the law);
+      this needs independent samples, and at least ln δ / ln(1 − α) of them.
+    - It is marginal: 1 − α is an average over samples. A rare or difficult class can be
+      covered far less. `class_conditional=True` gives each class a threshold of its own
+      and P(Y ∈ C(X) | Y = c) ≥ 1 − α; `strata=` in `fit` does the same for groups of
+      samples that are known beforehand (hospitals, age groups), and both can be
+      combined. With `delta`, 1 − δ is for all of them at once. Each takes 1/α − 1
+      samples at least; with fewer, a warning says how many it takes, and the class is
+      in every set.
     - It is not for sets of one size: `evaluate` shows their coverage.
 
     Args:
@@ -53,6 +59,7 @@ class ConformalClassifier(AnsweringClassifier):
         method: `"lac"`, `"aps"`, `"raps"` or `"saps"`, see `conformal_scores`. LAC has
             the smallest sets if the probabilities are right.
         alpha: α in (0, 1), the share of sets that may miss the label.
+        delta: None, or δ in (0, 1), the probability that the coverage is below 1 − α.
         calibrator: a calibrator of `keras_selcal.calibrators`. If it is not fitted yet,
             `fit` fits a copy on a random half of the samples (or groups), the same
             each time for data in the same order, and selects the threshold on the rest.
@@ -108,6 +115,7 @@ class ConformalClassifier(AnsweringClassifier):
         *,
         method: str = "lac",
         alpha: float = 0.1,
+        delta: float | None = None,
         calibrator: Calibrator | None = None,
         penalty: float | str | None = None,
         k_reg: int | None = None,
@@ -129,6 +137,7 @@ class ConformalClassifier(AnsweringClassifier):
         NonconformityScore.of(method, None if automatic else penalty, k_reg, seed)
         self.method = method
         self.alpha = check_alpha(alpha)
+        self.delta = None if delta is None else check_delta(delta)
         self.penalty = penalty
         self.k_reg = k_reg
         self.seed = seed
@@ -140,7 +149,8 @@ class ConformalClassifier(AnsweringClassifier):
         threshold = np.array2string(np.asarray(self.threshold), precision=4)
         return (
             f"ConformalClassifier(model={self.model.name!r}, method={self.method!r}, "
-            f"alpha={self.alpha:g}, calibrator={calibrator}, threshold={threshold})"
+            f"alpha={self.alpha:g}, delta={self.delta}, calibrator={calibrator}, "
+            f"threshold={threshold})"
         )
 
     @property
@@ -179,7 +189,7 @@ class ConformalClassifier(AnsweringClassifier):
                 any iterable).
             y: class indices or one-hot labels, where `x` is arrays.
             sample_weight: see `conformal_threshold`. Samples of weight 0, such as
-                padding, do not count.
+                padding, do not count; unequal weights are refused with `delta`.
             groups: which samples depend on each other, see `conformal_threshold`. By
                 default none do. `"first_axis"` makes each element of the first axis (a
                 sequence, an image) one unit; an array of shape (b,), or of the
@@ -290,6 +300,7 @@ class ConformalClassifier(AnsweringClassifier):
             **layer.score.config(),
             **layer.outputs.config(*OUTPUT_OPTIONS),
             "alpha": layer.record.alpha,
+            "delta": layer.record.delta,
             "class_conditional": layer.class_conditional,
             "allow_empty": layer.allow_empty,
         }

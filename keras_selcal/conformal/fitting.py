@@ -18,6 +18,7 @@ from keras_selcal.selective.threshold import with_margin
 OPTIONS = (
     "method",
     "alpha",
+    "delta",
     "penalty",
     "k_reg",
     "seed",
@@ -61,6 +62,7 @@ def fit_layer(
     *,
     method: str,
     alpha: float,
+    delta: float | None,
     penalty: Any,
     k_reg: int | None,
     seed: int | None,
@@ -88,6 +90,7 @@ def fit_layer(
         per_class=class_conditional,
         per_stratum=names is not None,
         date=datetime.date.today().isoformat(),
+        delta=delta,
     )
     k = 2 if outputs.is_one_unit(shape) else shape[outputs.axis]
 
@@ -118,6 +121,7 @@ def fit_layer(
     q = conformal_threshold(
         scores,
         alpha,
+        delta=delta,
         sample_weight=data.weight[counts],
         groups=groups,
         categories=cells if count > 1 else None,

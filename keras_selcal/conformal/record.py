@@ -41,6 +41,8 @@ class ConformalRecord(Record):
         groups: number of independent groups that they form, or None where each sample
             is independent.
         alpha: α: a set misses its label with at most this probability.
+        delta: δ: for these samples that holds with probability 1 − δ, for all classes
+            and strata at once. None where it holds on average over such samples.
         per_class: whether that holds for the samples of each class.
         per_stratum: whether that holds for the samples of each stratum.
         date: day of the fit, in ISO format.
@@ -52,3 +54,4 @@ class ConformalRecord(Record):
     per_class: bool
     per_stratum: bool
     date: str
+    delta: float | None = None

@@ -20,8 +20,10 @@ from keras_selcal.conformal.scores import (
     conformal_sets,
     to_probabilities,
 )
+from keras_selcal.selective.bounds import critical_errors, fewest_samples
+from keras_selcal.selective.threshold import check_delta
 
-# Absorbs the rounding of (n + 1)(1 − α).
+# Absorbs the rounding of (n + 1)(1 − α), and of the shares of groups.
 _ROUNDING = 1 - 1e-12
 
 _PENALTIES = {
@@ -34,6 +36,7 @@ def conformal_threshold(
     scores: Any,
     alpha: float,
     *,
+    delta: float | None = None,
     sample_weight: Any | None = None,
     groups: Any | None = None,
     categories: Any | None = None,
@@ -58,7 +61,7 @@ def conformal_threshold(
 
     - The probability is over calibration and new samples together. For one calibration
       set the coverage varies around 1 − α, with a standard deviation of about
-      √(α(1 − α)/n).
+      √(α(1 − α)/n). `delta` makes it reach 1 − α for most calibration sets.
     - The guarantee is marginal: an average over all samples. Some classes or groups of
       samples can be covered less often than others. With `categories`, each category
       has a threshold and a guarantee of its own.
@@ -68,6 +71,21 @@ def conformal_threshold(
 
     If n < 1/α − 1, no score is large enough: the threshold is ∞, sets hold all classes,
     and a warning says how many samples it takes.
+
+    With `delta`, the coverage of the sets is at least 1 − α with probability 1 − δ over
+    the calibration samples, which must be independent draws of one distribution:
+
+    ```
+    q = the j-th smallest score,
+    j the smallest with P(B ≥ 1 − α) ≥ 1 − δ for B ~ Beta(j, n + 1 − j)
+    ```
+
+    B has the distribution of the coverage if no scores are equal; equal ones only raise
+    it. The condition equals P(Binomial(n, α) ≤ n − j) ≤ δ, and takes
+    n ≥ ln δ / ln(1 − α) samples. With categories, each one has the level δ over their
+    number: 1 − δ is for all of them at once. With groups of several samples, the share
+    of a group above q takes the place of the errors, and the level is δ/e (Bentkus's
+    inequality, e = 2.718…).
 
     With weights w, the threshold is the smallest score q with
     Σ_{i: s_i ≤ q} w_i ≥ (1 − α)(Σ w_i + max w). It holds under the covariate shift with
@@ -86,8 +104,9 @@ def conformal_threshold(
     Args:
         scores: nonconformity scores of the labels, (n,), see `conformal_scores`.
         alpha: α in (0, 1), the share of sets that may miss the label.
+        delta: None, or δ in (0, 1), the probability that the coverage is below 1 − α.
         sample_weight: (n,), at least 0. Samples of weight 0 (padding) do not count;
-            equal weights change nothing.
+            equal weights change nothing, and unequal ones are refused with `delta`.
         groups: (n,), which samples depend on each other: the image of a pixel, the
             sequence of a token. Each group then counts as one sample, within which
             every score has an equal share, and the guarantee is for a random sample
@@ -108,6 +127,8 @@ def conformal_threshold(
     0.8
     >>> conformal_threshold(scores, 0.5, categories=np.arange(9) % 2)
     array([0.3, 0.6])
+    >>> conformal_threshold(scores, 0.5, delta=0.1)  # P(Binomial(9, ½) ≤ 2) = 0.09
+    0.7
 
     References:
     - Vovk, Gammerman & Shafer, [Algorithmic Learning in a Random
@@ -117,9 +138,12 @@ def conformal_threshold(
     - Lee, Barber & Willett, [Distribution-free inference with hierarchical
       data](https://arxiv.org/abs/2306.06342) (groups)
     - Vovk, [Conditional validity of inductive conformal
-      predictors](https://arxiv.org/abs/1209.2673) (categories)
+      predictors](https://arxiv.org/abs/1209.2673) (categories, and the Beta law)
+    - Bates et al., [Distribution-Free, Risk-Controlling Prediction
+      Sets](https://arxiv.org/abs/2101.02703) (Bentkus's inequality)
     """
     alpha = check_alpha(alpha)
+    delta = None if delta is None else check_delta(delta)
     s = to_numbers("scores", scores).astype("float64").reshape(-1)
     check_not_empty("scores", s)
     if np.isnan(s).any():
@@ -130,6 +154,11 @@ def conformal_threshold(
         weight = _one_each("sample_weight", weight, s).astype("float64")
         if not (np.all(weight >= 0) and np.isfinite(weight).all() and weight.any()):
             refuse("sample_weight", sample_weight, "finite, ≥ 0, and not all 0")
+        if delta is not None:
+            if len(np.unique(weight[weight > 0])) > 1:
+                allowed = "0 or one number with `delta`: its guarantee counts samples"
+                refuse("sample_weight", "unequal weights", allowed)
+            weight = (weight > 0).astype("float64")
     cells, count = np.zeros(len(s), "int64"), 1
     if categories is not None:
         cells = to_numbers("categories", categories)
@@ -139,17 +168,30 @@ def conformal_threshold(
             refuse("categories", categories, "indices of at least 0")
         count = check_count("num_categories", num_categories or least, least=least)
         cells = cells.astype("int64")
-    extra = weight.max()
+    extra, largest = weight.max(), 1
     if groups is not None:
         groups = check_groups(to_numpy(groups))
         _, group = np.unique(_one_each("groups", groups, s), return_inverse=True)
         group = group + cells * (1 + group.max())
         _, group = np.unique(group, return_inverse=True)
+        largest = np.bincount(group, weight > 0).max()
         weight = masses(weight, group)
         extra = np.bincount(group, weight).max()
-    q = _quantiles(s, weight, cells, count, alpha, extra)
+    total = np.bincount(cells, weight, count)
+    if delta is None:
+        fewest = (1 - alpha) / alpha
+        needed: np.ndarray = (1 - alpha) * (total + extra)
+        aim = f"alpha={alpha:g}"
+    else:
+        level = delta / count / (math.e if largest > 1 else 1)
+        sizes = np.round(total).astype("int64").tolist()
+        # −1 where even no error proves too little: more than there is.
+        needed = total - [critical_errors(n, alpha, level) for n in sizes]
+        fewest = fewest_samples(0, alpha, level)
+        aim = f"alpha={alpha:g} and delta={delta:g}"
+    q = _quantiles(s, weight, cells, needed * _ROUNDING)
     if np.isinf(q).any():
-        _warn_of_few(np.bincount(cells, weight / extra, count), alpha, q, groups)
+        _warn_of_few(total / extra, aim, math.ceil(fewest * _ROUNDING), q, groups)
     return float(q[0]) if categories is None else q
 
 
@@ -167,16 +209,16 @@ def _quantiles(
     s: np.ndarray,
     weight: np.ndarray,
     cells: np.ndarray,
-    count: int,
-    alpha: float,
-    extra: float,
+    needed: np.ndarray,
 ) -> np.ndarray:
-    """Returns for each cell the smallest score of enough weight, ∞ if none is."""
+    """Returns for each cell the smallest score up to which the scores have the needed
+    weight, ∞ if there is none.
+    """
+    count = len(needed)
     order = np.lexsort((s, cells))
     s, weight, cells = s[order], weight[order], cells[order]
     total = np.bincount(cells, weight, count)
     running = np.cumsum(weight) - (np.cumsum(total) - total)[cells]
-    needed = (1 - alpha) * (total + extra) * _ROUNDING
     enough = np.flatnonzero((running >= needed[cells]) & (weight > 0))
     found, first = np.unique(cells[enough], return_index=True)
     q = np.full(count, math.inf)
@@ -184,17 +226,18 @@ def _quantiles(
     return q
 
 
-def _warn_of_few(n: np.ndarray, alpha: float, q: np.ndarray, groups: Any) -> None:
+def _warn_of_few(
+    n: np.ndarray, aim: str, needed: int, q: np.ndarray, groups: Any
+) -> None:
     """Says how many samples it takes where a threshold is infinite."""
     units = "groups" if groups is not None else "samples"
-    needed = math.ceil((1 - alpha) / alpha * _ROUNDING)
     infinite = np.isinf(q)
     where = (
-        f"{n[0]:.4g} calibration {units} are too few for alpha={alpha:g}: it takes "
+        f"{n[0]:.4g} calibration {units} are too few for {aim}: it takes "
         f"at least {needed}. The threshold is infinite, and sets hold all classes."
         if len(q) == 1
         else f"{infinite.sum()} of {len(q)} categories have too few calibration "
-        f"{units} for alpha={alpha:g}: it takes at least {needed} in each, and the "
+        f"{units} for {aim}: it takes at least {needed} in each, and the "
         f"smallest has {n[infinite].min():.4g}. Their threshold is infinite: a class "
         "without a threshold is in every set."
     )

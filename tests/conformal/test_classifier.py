@@ -134,6 +134,36 @@ def test_class_conditional_classifier():
     assert not classifier.record.per_stratum
 
 
+@pytest.mark.parametrize("per_class", [False, True])
+def test_coverage_with_confidence(per_class, tmp_path):
+    x, y = draw(900, 4)
+    classifier = ConformalClassifier(
+        identity(4), alpha=0.2, delta=0.1, class_conditional=per_class
+    )
+    classifier.fit(x, y, verbose=0)
+    scores = conformal_scores(x, y, from_logits=True)
+    options = {"categories": y} if per_class else {}
+    q = conformal_threshold(scores, 0.2, delta=0.1, **options)
+    np.testing.assert_allclose(classifier.threshold, q, atol=3e-6)
+    assert np.all(q > conformal_threshold(scores, 0.2, **options))
+    assert (classifier.record.alpha, classifier.record.delta) == (0.2, 0.1)
+    assert "delta=0.1" in repr(classifier)
+    classifier.save(tmp_path / "sets.keras")
+    loaded = ConformalClassifier.load(tmp_path / "sets.keras")
+    assert (loaded.delta, loaded.record) == (0.1, classifier.record)
+    np.testing.assert_array_equal(loaded.threshold, classifier.threshold)
+
+
+def test_too_few_samples_for_delta_say_how_many_it_takes():
+    x, y = draw(40, 4)
+    classifier = ConformalClassifier(identity(4), alpha=0.1, delta=0.01)
+    with pytest.warns(UserWarning, match="it takes at least 44"):
+        classifier.fit(x, y, verbose=0)
+    assert classifier.predict(x, verbose=0).sets.all()
+    with pytest.raises(ValueError, match="`delta` must be"):
+        ConformalClassifier(identity(4), delta=1)
+
+
 def test_strata_have_thresholds_of_their_own(tmp_path):
     x, y = draw(600, 3)
     hospital = np.array(["north", "east", "west"])[np.arange(600) % 3]
