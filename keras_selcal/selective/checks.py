@@ -1,5 +1,6 @@
 """What checks of new data compute, for a fitted classifier or policy."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from keras_selcal.selective.cuts import Cuts
 from keras_selcal.selective.data import SelectionData, units_of
 from keras_selcal.selective.drift import DriftCheck, ks_test, unit_means
 from keras_selcal.selective.record import FitRecord
+from keras_selcal.selective.threshold import accepts
 
 
 def counted(
@@ -61,12 +63,14 @@ def check_drift(
         data: the new outputs with labels, or None.
     """
     record, threshold = promise(selection)
-    accepted = answer["accepted"] & (answer["confidence"] >= threshold)
+    accepted = accepts(answer, threshold, selection.outputs)
     new = unit_means(answer["confidence"], weight, units)
     distance, p_value = ks_test(record.confidence, new)
     risk = {}
     if data is not None:
-        risk = _risk_check(data.cuts(answer), threshold, record, rate)
+        per_class = bool(np.ndim(threshold)) and not selection.outputs.multi_label
+        cuts = data.class_cuts(answer) if per_class else data.cuts(answer)
+        risk = _risk_check(cuts, threshold, record, rate)
     return DriftCheck(
         p_value <= rate,
         p_value,
@@ -80,20 +84,24 @@ def check_drift(
 
 
 def _risk_check(
-    cuts: list[Cuts], threshold: Any, record: FitRecord, rate: float
+    cuts: Sequence[Cuts | None], threshold: Any, record: FitRecord, rate: float
 ) -> dict[str, Any]:
-    """Returns what `DriftCheck` says about the risk."""
+    """Returns what `DriftCheck` says about the risk, of each label or class."""
     thresholds = np.reshape(threshold, (-1,))
-    found = [label.at(at) for label, at in zip(cuts, thresholds, strict=True)]
+    found = [
+        (0.0, 0.0) if part is None else part.at(at)
+        for part, at in zip(cuts, thresholds, strict=True)
+    ]
     risk = [errors / count if count else 0.0 for count, errors in found]
     several = len(risk) > 1
     given: dict[str, Any] = {"selective_risk": np.array(risk) if several else risk[0]}
-    if record.bound is None or not all(label.unit_weights for label in cuts):
+    unit_weights = all(part is None or part.unit_weights for part in cuts)
+    if record.bound is None or not unit_weights:
         return given
     bounds = np.broadcast_to(record.bound, len(cuts))
     p_values = [
-        label.excess_p_value(at, float(bound), rate / len(cuts))
-        for label, at, bound in zip(cuts, thresholds, bounds, strict=True)
+        1.0 if part is None else part.excess_p_value(at, float(bound), rate / len(cuts))
+        for part, at, bound in zip(cuts, thresholds, bounds, strict=True)
     ]
     p_value = min(1.0, len(cuts) * min(p_values))
     return {

@@ -11,9 +11,11 @@ from keras import ops
 from keras_selcal import csf as csf_module
 from keras_selcal._arrays import Array, to_floats, to_numbers
 from keras_selcal._predictions.data import find_labels
+from keras_selcal._validation import refuse
 from keras_selcal.calibrators import Calibrator
 from keras_selcal.selective.base import AnsweringClassifier, to_arrays
 from keras_selcal.selective.checks import check_drift, counted, promise
+from keras_selcal.selective.cuts import Cuts
 from keras_selcal.selective.data import FIRST_AXIS, check_finite
 from keras_selcal.selective.drift import (
     DriftCheck,
@@ -73,7 +75,8 @@ class SelectiveClassifier(AnsweringClassifier):
         axis: axis of the classes in the model's output: -1, or 1 for channels first.
 
     Attributes:
-        threshold: τ, once fitted; with `multi_label=True` an array (k,). None before.
+        threshold: τ, once fitted; an array (k,) with `multi_label=True`, one for each
+            label, and with `per_class=True`, one for each class. None before.
         record: a `FitRecord`, what the classifier was fitted on and what it promises;
             None before `fit`.
 
@@ -150,6 +153,7 @@ class SelectiveClassifier(AnsweringClassifier):
         coverage: float | None = None,
         risk: float | None = None,
         delta: float | None = None,
+        per_class: bool = False,
         sample_weight: Any = None,
         groups: Any = None,
         batch_size: int | None = None,
@@ -165,6 +169,12 @@ class SelectiveClassifier(AnsweringClassifier):
         holds for all labels at once with probability 1 − δ (each label is tested at
         δ/k). A label for which this is not possible is never answered, with a warning.
 
+        With `per_class=True` each class has a threshold of its own, for the samples
+        that are predicted as it, and so has the target: of the samples that are
+        answered with class c, at most a share r is wrong, for every c. With `delta`
+        this holds for all classes at once with probability 1 − δ (each is tested at
+        δ/k). A class for which it is not possible is never answered, with a warning.
+
         Args:
             x: arrays, or a data set of (x, y) or (x, y, sample_weight) batches
                 (`tf.data.Dataset`, `keras.utils.PyDataset`, PyTorch's `DataLoader`,
@@ -173,6 +183,7 @@ class SelectiveClassifier(AnsweringClassifier):
             coverage: see `select_threshold`. Pass exactly one of `coverage` and `risk`.
             risk: see `select_threshold`.
             delta: see `select_threshold`.
+            per_class: whether the target holds within each predicted class.
             sample_weight: weights of at least 0, where `x` is arrays. Samples of
                 weight 0 do not count; other weights than 0 and 1 are refused with
                 `delta`.
@@ -184,6 +195,9 @@ class SelectiveClassifier(AnsweringClassifier):
             verbose: as in `keras.Model.predict`.
         """
         coverage, risk, delta = check_target(coverage, risk, delta)
+        if per_class and self.outputs.multi_label:
+            allowed = "False with `multi_label=True`: each label has its threshold"
+            refuse("per_class", per_class, allowed)
         data, digest = self._read(x, y, sample_weight, groups, batch_size, verbose)
         if delta is not None:
             data.warn_if_dependent()
@@ -200,8 +214,10 @@ class SelectiveClassifier(AnsweringClassifier):
             if verbose:
                 print(f'SelectiveClassifier(csf="auto") chose {choice}.')
         answer = to_arrays(self._new_layer(calibrator, csf).answer(data.y_pred))
-        cuts = data.cuts(answer, predicted=True)
-        thresholds = select_each(cuts, coverage, risk, delta)
+        find = data.class_cuts if per_class else data.cuts
+        cuts: Sequence[Cuts | None] = find(answer, predicted=True)
+        kind = "class" if per_class else "label"
+        thresholds = select_each(cuts, coverage, risk, delta, kind)
         record = record_of(
             data,
             cuts,
@@ -212,7 +228,8 @@ class SelectiveClassifier(AnsweringClassifier):
             confidence=answer["confidence"],
             choice=choice,
         )
-        threshold = thresholds if self.outputs.multi_label else thresholds[0]
+        several = per_class or self.outputs.multi_label
+        threshold = thresholds if several else thresholds[0]
         selection = self._new_layer(calibrator, csf, threshold=threshold, record=record)
         # Only now: a fit that fails changes nothing.
         self.calibrator, self.csf = calibrator, csf
@@ -269,7 +286,10 @@ class SelectiveClassifier(AnsweringClassifier):
             `selective_risk_bound` (what the true selective risk exceeds with a
             probability of at most δ, see `risk_bound`; NaN for weights other than 0
             and 1) and `accuracy` (on all samples, as if none were rejected). With
-            `multi_label=True` each is an array with one entry for each label.
+            `multi_label=True` each is an array with one entry for each label. If `fit`
+            had `per_class=True`, also `class_coverage`, `class_risk` and
+            `class_risk_bound`, (k,): the first three of the samples that are predicted
+            as each class, with δ for each bound alone.
         """
         selection = self._fitted()
         if delta is None:

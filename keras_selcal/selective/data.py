@@ -201,6 +201,32 @@ class SelectionData:
             predicted: whether its probabilities tell where the search for a guaranteed
                 risk starts.
         """
+        parts = self._parts(answer, predicted)
+        if not self.outputs.multi_label:
+            return [Cuts.of(**parts)]
+        return [
+            Cuts.of(**{name: part[..., label] for name, part in parts.items()})
+            for label in range(self.labels.shape[-1])
+        ]
+
+    def class_cuts(
+        self, answer: dict[str, Array], predicted: bool = False
+    ) -> list[Cuts | None]:
+        """Returns the same for the samples that are predicted as each class; None for a
+        class that none is.
+        """
+        parts = self._parts(answer, predicted)
+        weights = [
+            np.where(answer["labels"] == c, self.weight, 0)
+            for c in range(self.outputs.rows_of(self.y_pred.shape)[0])
+        ]
+        return [
+            Cuts.of(**parts | {"sample_weight": weight}) if weight.any() else None
+            for weight in weights
+        ]
+
+    def _parts(self, answer: dict[str, Array], predicted: bool) -> dict[str, Any]:
+        """Returns the arguments of `Cuts.of`, in the shape of the answers."""
         scores = np.where(answer["accepted"], answer["confidence"], -math.inf)
         answers = answer["labels"]
         parts = {
@@ -219,12 +245,7 @@ class SelectionData:
             else:
                 p = np.take_along_axis(p, answers[..., None], -1)[..., 0]
             parts["error_probability"] = np.clip(1 - p, 0, 1)
-        if not self.outputs.multi_label:
-            return [Cuts.of(**parts)]
-        return [
-            Cuts.of(**{name: part[..., label] for name, part in parts.items()})
-            for label in range(self.labels.shape[-1])
-        ]
+        return parts
 
     def digest(self, arrays: list[Any] | None) -> bytes:
         """Returns a fingerprint: of arrays by their content, of a data set (None),

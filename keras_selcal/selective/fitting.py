@@ -3,7 +3,7 @@
 import datetime
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,33 +16,55 @@ from keras_selcal.selective.cuts import Cuts
 from keras_selcal.selective.data import SelectionData
 from keras_selcal.selective.drift import reference_sample, unit_means
 from keras_selcal.selective.record import FitRecord
-from keras_selcal.selective.threshold import with_margin
+from keras_selcal.selective.threshold import accepts, with_margin
 
 DEFAULT_DELTA = 0.05
 
 
 def select_each(
-    cuts: list[Cuts], coverage: float | None, risk: float | None, delta: float | None
+    cuts: Sequence[Cuts | None],
+    coverage: float | None,
+    risk: float | None,
+    delta: float | None,
+    kind: str = "label",
 ) -> list[float]:
-    """Returns the threshold of each label."""
+    """Returns the threshold of each label or class, ∞ where none meets the target.
+
+    With δ, the target holds for all at once: each has the level δ over their number.
+
+    Args:
+        cuts: the thresholds of each label or class; None if it has no samples.
+        coverage: κ, or None.
+        risk: r, or None.
+        delta: δ, or None.
+        kind: `"label"` or `"class"`, for warnings.
+    """
     each = None if delta is None else delta / len(cuts)
     found: list[float] = []
-    for label in cuts:
-        try:
-            threshold = label.select(coverage, risk, each)
-        except ValueError as error:
-            if len(cuts) == 1:
-                raise
-            last, threshold = error, math.inf
-        # A score passes from a threshold on, so that the margin is below.
-        found.append(-float(with_margin(np.array([-threshold]), -label.thresholds)[0]))
-    unmet = [label for label, threshold in enumerate(found) if threshold == math.inf]
+    reason: Any = None
+    for part in cuts:
+        threshold = math.inf
+        if part is None:
+            reason = "no sample is predicted as it."
+        else:
+            try:
+                threshold = part.select(coverage, risk, each)
+            except ValueError as error:
+                if len(cuts) == 1:
+                    raise
+                reason = last = error
+            # Scores ≥ threshold pass, so the margin goes below it.
+            margin = with_margin(np.array([-threshold]), -part.thresholds)
+            threshold = -float(margin[0])
+        found.append(threshold)
+    unmet = [index for index, threshold in enumerate(found) if threshold == math.inf]
     if len(unmet) == len(found):
         raise last
     if unmet:
+        names = {"label": "Labels", "class": "Classes"}[kind]
         warnings.warn(
-            f"Labels {unmet} are never answered, since no threshold meets the target. "
-            f"Label {unmet[-1]}: {last}",
+            f"{names} {unmet} are never answered, since no threshold meets the target. "
+            f"{kind.capitalize()} {unmet[-1]}: {reason}",
             stacklevel=4,
         )
     return found
@@ -80,7 +102,7 @@ def choose_score(
 
 def record_of(
     data: SelectionData,
-    cuts: list[Cuts],
+    cuts: Sequence[Cuts | None],
     thresholds: list[float],
     *,
     coverage: float | None,
@@ -89,54 +111,102 @@ def record_of(
     confidence: Array,
     choice: Choice | None,
 ) -> FitRecord:
-    """Returns the record of a fit."""
-    pairs = list(zip(cuts, thresholds, strict=True))
-    counted = [label.at(threshold) for label, threshold in pairs]
-    bounds: list[float] | None = None
+    """Returns the record of a fit: of each label if multi-label, or of all samples and,
+    where there are several thresholds, of the samples predicted as each class.
+    """
+    bounds: Any = None
     if delta is not None:
         assert risk is not None
         bounds = [risk] * len(cuts)
     elif coverage is not None and not data.dependent:
         # The threshold depends on scores only, so that a plain bound holds for it.
         delta = DEFAULT_DELTA
-        bounds = [label.bound(at, delta / len(cuts)) for label, at in pairs]
+        bounds = _figures(cuts, thresholds, delta / len(cuts))[2]
         if np.isnan(bounds).any():
             delta = bounds = None
+    counted = [
+        (0.0, 0.0, 0.0) if part is None else (*part.at(at), part.total)
+        for part, at in zip(cuts, thresholds, strict=True)
+    ]
+    multi_label, per_class = data.outputs.multi_label, {}
+    accepted, errors, total = np.array(counted).T
+    if not multi_label and len(cuts) > 1:
+        shares, risks, _ = _figures(cuts, thresholds, DEFAULT_DELTA)
+        per_class = {"class_coverage": _tuple(shares), "class_risk": _tuple(risks)}
+        accepted, errors, total = (
+            x.sum(keepdims=True) for x in (accepted, errors, total)
+        )
+    with np.errstate(invalid="ignore"):
+        figures = accepted / total, errors / accepted
+    groups = len(np.unique(data.units[data.weight > 0]))
 
-    def figure(values: list[float]) -> Any:
-        return tuple(values) if data.outputs.multi_label else values[0]
+    def figure(values: Any, several: bool) -> Any:
+        return _tuple(values) if several else float(values[0])
 
     return FitRecord(
         n=data.n,
-        groups=cuts[0].num_groups,
-        coverage=figure([a / c.total for (a, _), c in zip(counted, cuts, strict=True)]),
-        selective_risk=figure([e / a if a else math.nan for a, e in counted]),
+        groups=None if data.groups is None or groups == data.n else groups,
+        coverage=figure(figures[0], multi_label),
+        selective_risk=figure(figures[1], multi_label),
         target_coverage=coverage,
         target_risk=risk,
         delta=delta,
-        bound=None if bounds is None else figure(bounds),
+        bound=None if bounds is None else figure(bounds, multi_label or len(cuts) > 1),
         date=datetime.date.today().isoformat(),
         choice=None if choice is None else str(choice),
         confidence=reference_sample(unit_means(confidence, data.weight, data.units)),
         fingerprint=data.fingerprint,
+        **per_class,
     )
+
+
+def _tuple(values: Any) -> tuple[float, ...]:
+    return tuple(float(value) for value in values)
+
+
+def _figures(
+    cuts: Sequence[Cuts | None], thresholds: Any, delta: float
+) -> tuple[Array, Array, Array]:
+    """Returns coverage, risk and its bound of each label or class; NaN, NaN and 1 for a
+    class that no sample is predicted as.
+    """
+    rows = []
+    for part, at in zip(cuts, thresholds, strict=True):
+        if part is None:
+            rows.append((math.nan, math.nan, 1.0))
+            continue
+        accepted, errors = part.at(at)
+        risk = errors / accepted if accepted else math.nan
+        rows.append((accepted / part.total, risk, part.bound(at, delta)))
+    shares, risks, bounds = np.array(rows).T
+    return shares, risks, bounds
 
 
 def evaluate(
     data: SelectionData, answer: dict[str, Array], threshold: Any, delta: float
 ) -> dict[str, Any]:
-    """Returns coverage, risk, its bound and accuracy, of each label if multi-label."""
-    rows = []
-    for label, at in zip(data.cuts(answer), np.reshape(threshold, (-1,)), strict=True):
-        accepted, errors = label.at(at)
-        risk = errors / accepted if accepted else math.nan
-        rows.append((accepted / label.total, risk, label.bound(at, delta)))
+    """Returns coverage, risk, its bound and accuracy, of each label if multi-label; the
+    first three of each class too, if each has its threshold.
+    """
+    multi_label, per_class = data.outputs.multi_label, {}
+    if np.ndim(threshold) and not multi_label:
+        found = _figures(data.class_cuts(answer), threshold, delta)
+        of_class = ("class_coverage", "class_risk", "class_risk_bound")
+        per_class = dict(zip(of_class, found, strict=True))
+        # What is accepted is decided: all of it has the same confidence.
+        accepted = accepts(answer, threshold, data.outputs)
+        confidence = np.zeros_like(answer["confidence"])
+        answer = {**answer, "accepted": accepted, "confidence": confidence}
+        threshold = 0.0
+    found = _figures(data.cuts(answer), np.reshape(threshold, (-1,)), delta)
     correct = answer["labels"] == data.labels
-    axes = tuple(range(correct.ndim - data.outputs.multi_label))
+    axes = tuple(range(correct.ndim - multi_label))
     accuracy = np.average(correct, axis=axes, weights=data.weight)
     names = ("coverage", "selective_risk", "selective_risk_bound", "accuracy")
-    figures = (*np.array(rows).T, np.reshape(accuracy, (-1,)))
-    return {
-        name: values if data.outputs.multi_label else float(values[0])
-        for name, values in zip(names, figures, strict=True)
+    figures = {
+        name: values if multi_label else float(values[0])
+        for name, values in zip(
+            names, (*found, np.reshape(accuracy, (-1,))), strict=True
+        )
     }
+    return figures | per_class

@@ -15,6 +15,7 @@ from keras_selcal.calibrators.layer import CalibrationLayer
 from keras_selcal.selective.answers import score
 from keras_selcal.selective.base import AnswerLayer, broadcast_mask
 from keras_selcal.selective.record import ABSTAINED, FitRecord
+from keras_selcal.selective.threshold import of_answers
 
 OPTIONS = ("from_logits", "multi_label", "ignore_class", "axis", "decision_threshold")
 
@@ -30,8 +31,9 @@ class SelectionLayer(AnswerLayer):
 
     The arguments are those of `SelectiveClassifier`, with a `CalibrationLayer` for the
     calibrator, and what `fit` finds: `threshold`, one for each label with
-    `multi_label=True`, and the `FitRecord`. The threshold is a weight that is not
-    trained, so that `save_weights` and `load_weights` keep it; the record is none.
+    `multi_label=True` or for each predicted class with `per_class=True`, and the
+    `FitRecord`. The threshold is a weight that is not trained: `save_weights` and
+    `load_weights` keep it; the record is none.
     """
 
     record_class = FitRecord
@@ -69,7 +71,7 @@ class SelectionLayer(AnswerLayer):
 
     @property
     def threshold(self) -> Any:
-        """The threshold, a float, or (k,) with `multi_label=True`."""
+        """The threshold, a float, or (k,), one for each label or predicted class."""
         values = ops.convert_to_numpy(self._threshold).astype("float64")
         return values if values.ndim else float(values)
 
@@ -80,7 +82,12 @@ class SelectionLayer(AnswerLayer):
 
     def call(self, inputs: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
         answer = self.answer(inputs)
-        threshold = ops.convert_to_tensor(self._threshold)
+        threshold = of_answers(
+            ops.convert_to_tensor(self._threshold),
+            answer["labels"],
+            self.outputs.multi_label,
+            ops,
+        )
         accepted = answer["accepted"] & (answer["confidence"] >= threshold)
         if mask is not None:
             accepted = accepted & broadcast_mask(mask, accepted)

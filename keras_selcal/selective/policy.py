@@ -30,7 +30,7 @@ from keras_selcal.selective.drift import DriftCheck, check_rate
 from keras_selcal.selective.fitting import choose_score, record_of, select_each
 from keras_selcal.selective.json_files import read_json, to_array, write_json
 from keras_selcal.selective.record import ABSTAINED, FitRecord, SelectivePrediction
-from keras_selcal.selective.threshold import check_target
+from keras_selcal.selective.threshold import accepts, check_target
 
 _OUTPUTS = [each.name for each in fields(Outputs)]
 
@@ -54,7 +54,8 @@ class Policy:
         calibrator: the fitted calibrator, or None.
         csf: the score.
         threshold: confidence from which on to answer, a number; if multi-label, an
-            array with one for each label.
+            array with one for each label, and of a fit with `per_class=True` one for
+            each predicted class.
         record: a `FitRecord`, what the policy was fitted on and what it promises.
         class_names: names of the classes, or None.
 
@@ -91,11 +92,11 @@ class Policy:
                 refuse("class_names", names, f"{self.num_classes} different names")
             put("class_names", names)
         threshold = np.asarray(self.threshold, "float64")
-        shape = (k,) if self.outputs.multi_label else ()
-        if threshold.shape != shape or np.isnan(threshold).any():
-            what = f"{k} numbers" if shape else "a number"
+        shapes = {(k,)} if self.outputs.multi_label else {(), (self.num_classes,)}
+        if threshold.shape not in shapes or np.isnan(threshold).any():
+            what = "a number, or " * (() in shapes) + f"{self.num_classes} numbers"
             refuse("threshold", self.threshold, what)
-        put("threshold", threshold if shape else float(threshold))
+        put("threshold", threshold if threshold.ndim else float(threshold))
         if self.calibrator is not None:
             of = self.calibrator._fitted
             assert of is not None
@@ -216,10 +217,9 @@ class Policy:
             outputs: logits or probabilities, whichever the policy was fitted on.
         """
         answer = self._answer(outputs)
-        confidence, threshold = answer["confidence"], np.float32(self.threshold)
-        accepted = answer["accepted"] & (confidence >= threshold)
+        accepted = accepts(answer, np.float32(self.threshold), self.outputs)
         labels = np.where(accepted, answer["labels"], np.int32(ABSTAINED))
-        return SelectivePrediction(labels, accepted, confidence)
+        return SelectivePrediction(labels, accepted, answer["confidence"])
 
     def predict_proba(self, outputs: Any) -> Array:
         """Returns calibrated probabilities (..., k), of rejected samples too; one

@@ -50,7 +50,7 @@ class FitRecord(Record):
     """What a selective classifier was fitted on, and what it promises.
 
     With `multi_label=True`, `coverage`, `selective_risk` and `bound` have one entry for
-    each label.
+    each label. With `per_class=True`, `bound` has one for each class.
 
     Attributes:
         n: number of samples that the threshold was selected on. Padding, ignored
@@ -63,7 +63,7 @@ class FitRecord(Record):
         target_risk: r of `fit`, or None.
         delta: δ of `bound`, or None where there is no bound.
         bound: with probability 1 − δ the true selective risk is at most this (for
-            several labels: of all labels at once). None where nothing is promised.
+            several labels or classes: of all at once). None where nothing is promised.
         date: day of the fit, in ISO format.
         choice: how `csf="auto"` chose, in a sentence, or None.
         confidence: confidences of the samples, or of 2,000 of them drawn at random, in
@@ -71,6 +71,9 @@ class FitRecord(Record):
             new ones with them.
         fingerprint: of the model's outputs and the labels given to `fit`: BLAKE2b (16
             bytes, in hex) of the outputs as float32 and the labels as int64.
+        class_coverage: with `per_class=True`, the share that is accepted of the samples
+            that are predicted as each class; NaN for a class that none is.
+        class_risk: the share of errors among those.
     """
 
     n: int
@@ -85,6 +88,8 @@ class FitRecord(Record):
     choice: str | None = None
     confidence: tuple[float, ...] = field(default=(), repr=False)
     fingerprint: str | None = field(default=None, repr=False)
+    class_coverage: tuple[float, ...] | None = None
+    class_risk: tuple[float, ...] | None = None
 
     def describe(self) -> str:
         """Returns the figures in one line, as arguments; of the confidences the 5 %,

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._validation import check_number, refuse
 from keras_selcal.selective.cuts import Cuts
 
@@ -186,6 +187,27 @@ def check_delta(delta: float) -> float:
             stacklevel=3,
         )
     return number
+
+
+def of_answers(threshold: Any, labels: Any, multi_label: bool, xp: Any) -> Any:
+    """Returns the threshold of each answer.
+
+    Args:
+        threshold: a number, or (k,): one for each label if multi-label, else one for
+            each class.
+        labels: predicted classes, (...).
+        multi_label: whether answers have the labels in their last axis.
+        xp: `keras.ops` or NumPy.
+    """
+    if multi_label or not len(threshold.shape):
+        return threshold
+    return xp.take(threshold, labels, axis=0)
+
+
+def accepts(answer: dict[str, Any], threshold: Any, outputs: Outputs) -> np.ndarray:
+    """Returns which answers, as `SelectionLayer.answer` gives them, are accepted."""
+    at = of_answers(np.asarray(threshold), answer["labels"], outputs.multi_label, np)
+    return np.asarray(answer["accepted"] & (answer["confidence"] >= at))
 
 
 def with_margin(q: np.ndarray, scores: np.ndarray, cells: Any = 0) -> np.ndarray:
