@@ -38,6 +38,7 @@ _GUIDES = [
     "ensembles.md",
     "drift.md",
     "deploy.md",
+    "independence.md",
     "binary.md",
     "segmentation.md",
     "losses.md",
