@@ -5,12 +5,10 @@ import inspect
 import math
 import os
 import warnings
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeVar
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -383,8 +381,13 @@ class Calibrator(ABC):
             record, parameters = read_file(path)
             made = class_in_files(record["class"])
             fitted = Fitted(**record["fitted"])
-        except (EOFError, KeyError, TypeError, ValueError, BadZipFile, zlib.error):
+        except (FileNotFoundError, IsADirectoryError, PermissionError):
+            raise
+        except Exception:  # a damaged or encrypted archive fails in many ways
             refuse("path", str(path), allowed)
+        for name, values in parameters.items():
+            if values.dtype.kind not in "biuf" or not np.isfinite(values).all():
+                refuse("path", str(path), f"{allowed}, with finite `{name}`")
         if not (isinstance(made, type) and issubclass(made, cls)):
             refuse("path", str(path), f"{allowed}, of a {cls.__name__}")
         return made.from_config(record["config"])._with_parameters(parameters, fitted)
