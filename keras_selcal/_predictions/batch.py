@@ -175,7 +175,11 @@ class Batch:
     @cached_property
     def p(self) -> Tensor:
         """Probabilities (n, k)."""
-        return ops.exp(self.log_p) if self.from_logits else self.y_pred
+        if not self.from_logits:
+            return self.y_pred
+        # Not exp(ln p), which is not 1/k for equal logits, but may be in another bin.
+        d, total = self._normalizer
+        return ops.exp(d) / total
 
     @cached_property
     def log_p(self) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_selcal._arrays import Array, row_blocks, to_floats, to_numbers, to_numpy
-from keras_selcal._formulas.functions import log_softmax
+from keras_selcal._formulas.functions import log_softmax, softmax
 from keras_selcal._predictions.outputs import NAMES, Outputs, broadcast_weight
 from keras_selcal._validation import (
     check_labels,
@@ -266,7 +266,11 @@ class Samples:
 
     def p(self, rows: slice) -> Array:
         """Returns the probabilities of some rows, (rows, k)."""
-        return np.exp(self.log_p(rows)) if self.from_logits else self.y_pred[rows]
+        if not self.from_logits:
+            return self.y_pred[rows]
+        # Not exp(ln p), which is not 1/k for equal logits, but may be in another bin.
+        with np.errstate(invalid="ignore"):
+            return softmax(self.y_pred[rows].astype("float64"), np)
 
     def each(self, function: Callable[[slice], Array]) -> Array:
         """Returns function(rows) for all rows, block by block."""
