@@ -17,7 +17,7 @@ from keras_selcal._backend.installed import require_backend
 from keras_selcal._formulas.functions import TINY, at_least, constant
 from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._saving import class_in_files, name_in_files
-from keras_selcal._validation import SUM_TOLERANCE, refuse
+from keras_selcal._validation import TENSOR_SUM_TOLERANCE, refuse
 from keras_selcal.calibrators._parameters import (
     Fitted,
     Parameters,
@@ -324,7 +324,7 @@ class Calibrator(ABC):
             return x
         # Rows that are not distributions become NaN instead of a plausible result.
         sums = xp.sum(xp.abs(x), axis=-1, keepdims=True)
-        valid = xp.abs(sums - 1.0) <= SUM_TOLERANCE
+        valid = xp.abs(sums - 1.0) <= TENSOR_SUM_TOLERANCE
         x = xp.where(valid, x, constant(math.nan, x, xp))
         return xp.log(at_least(x, self._fitted.floor, xp))
 
