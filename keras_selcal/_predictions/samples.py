@@ -17,6 +17,8 @@ from keras_selcal._validation import (
     check_probabilities,
     check_weights,
     refuse,
+    warn_if_swapped,
+    warn_of_second_softmax,
 )
 
 
@@ -81,6 +83,9 @@ def check_values(
     else:
         for rows in row_blocks(y_pred.shape):
             check_probabilities(y_pred[rows], names[1])
+        warn_of_second_softmax(y_pred)
+    if not sparse:
+        warn_if_swapped(labels, y_pred)
     labels = labels.astype(np.intp if sparse else "float64")
     return Samples(
         y_pred,
