@@ -7,6 +7,7 @@ from reference import softmax
 from keras_selcal import CalibrationReport
 from keras_selcal import functional as F  # noqa: N812
 from keras_selcal.calibrators import HistogramBinning, TemperatureScaling
+from keras_selcal.conformal import conformal_scores
 
 pytestmark = pytest.mark.backend_free
 
@@ -28,6 +29,7 @@ def test_probabilities_are_not_logits(k, dtype):
         lambda: CalibrationReport(y, p, from_logits=True),
         lambda: TemperatureScaling().fit(p, y),
         lambda: TemperatureScaling().fit(z, y)(p),
+        lambda: conformal_scores(p, y, from_logits=True),
     ):
         with pytest.raises(ValueError, match="from_logits=False"):
             call()
