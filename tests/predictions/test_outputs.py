@@ -233,3 +233,10 @@ def test_probabilities_above_one_are_refused():
     for y, p in (([1], [1.015]), ([1, 0], [[0.0, 1.015], [0.8, 0.2]])):
         with pytest.raises(ValueError, match=r"`y_pred` must be probabilities in"):
             Samples.of(np.array(y), np.array(p), Outputs())
+
+
+def test_a_softmax_in_half_precision_is_valid():
+    z = np.random.default_rng(0).normal(size=(64, 1000), scale=0.3)
+    for dtype in ("float16", "bfloat16"):
+        p = ops.softmax(ops.cast(ops.convert_to_tensor(z), dtype), axis=-1)
+        assert numpy(Batch.of(np.zeros(64, "int32"), p, Outputs()).valid).all()
