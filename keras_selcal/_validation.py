@@ -198,13 +198,15 @@ def warn_of_second_softmax(rows: np.ndarray) -> None:
         )
 
 
-def warn_if_swapped(labels: np.ndarray, rows: np.ndarray) -> None:
+def warn_if_swapped(
+    labels: np.ndarray, rows: np.ndarray, names: tuple[str, str]
+) -> None:
     """Warns if predictions (n, k) are 0 and 1 only, and labels (n, k) are not."""
     if len(rows) < _MANY_ROWS or _is_binary(labels) or not _is_binary(rows):
         return
     warnings.warn(
-        "`y_pred` holds only 0 and 1, and `y_true` other numbers: are the two "
-        "arguments swapped? Labels come first.",
+        f"`{names[1]}` holds only 0 and 1, and `{names[0]}` other numbers: are the two "
+        "arguments swapped?",
         stacklevel=5,
     )
 

@@ -85,7 +85,7 @@ def check_values(
             check_probabilities(y_pred[rows], names[1])
         warn_of_second_softmax(y_pred)
     if not sparse:
-        warn_if_swapped(labels, y_pred)
+        warn_if_swapped(labels, y_pred, names)
     labels = labels.astype(np.intp if sparse else "float64")
     return Samples(
         y_pred,

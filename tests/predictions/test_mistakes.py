@@ -84,6 +84,8 @@ def test_swapped_arguments_are_noticed():
             with pytest.warns(UserWarning, match="swapped"):
                 F.brier(predicted, labels, from_logits=from_logits, **options)
         F.brier(labels, predicted, **options)
+    with pytest.warns(UserWarning, match="`logits` holds only 0 and 1, and `labels`"):
+        TemperatureScaling(from_logits=False).fit(one_hot, p)
     # Hard predictions for hard labels, and soft ones for soft labels.
     F.brier(one_hot, np.eye(5)[z.argmax(-1)])
     F.brier(0.9 * one_hot + 0.02, p)
