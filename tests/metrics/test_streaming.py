@@ -83,6 +83,18 @@ def test_margins_of_zero_tie(from_logits):
         assert value(metric) == pytest.approx(expected, abs=1e-6)
 
 
+def test_scores_outside_their_support_tie():
+    """Uniform rows whose sum is rounded up have an entropy above ln k."""
+    sums = 1 + np.linspace(0.001, 0.009, BATCH)
+    p = (np.ones((BATCH, K)) * sums[:, None] / K).astype("float32")
+    y = (np.arange(BATCH) > 8).astype("int32")
+    error = np.mean(y != 0)
+    assert F.aurc(y, p, csf="neg_entropy") == pytest.approx(error)
+    metric = M.AURC(csf="neg_entropy")
+    metric.update_state(y, p)
+    assert value(metric) == pytest.approx(error, abs=1e-6)
+
+
 def test_scores_of_an_untrained_network_share_cells():
     """All lie close together: the error is that of their ties in a cell, at most."""
     rng = np.random.default_rng(0)
