@@ -346,9 +346,10 @@ class Samples:
             return np.clip(self.scores(csf), *csf.support(self.num_classes))
 
         def log_odds(rows: slice) -> Array:
-            # In order, sums do not depend on the order of the classes.
+            # In order and from the largest down, sums depend neither on the order of
+            # the classes nor on a shift: predictions that are equal tie.
             z = np.sort(self._finite_logits(rows), axis=-1)
-            return csf.log_odds_of_logits(z, np)
+            return csf.log_odds_of_logits(z - z[:, -1:], np)
 
         # NaN stays NaN, without NumPy's warning.
         with np.errstate(invalid="ignore"):
