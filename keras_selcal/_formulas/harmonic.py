@@ -82,8 +82,10 @@ def tie_groups(x: Any, xp: Any) -> Any:
     ranked = xp.take_along_axis(x, order, axis=-1)
     previous = xp.concatenate([ranked[:, :1], ranked[:, :-1]], axis=-1)
     group = cumsum(cast(ranked != previous, x.dtype, xp), xp)
-    # The order of the order undoes the sort.
-    return xp.take_along_axis(group, xp.argsort(order, axis=-1), axis=-1)
+    # The order of the order undoes the sort; of floats, since TensorFlow computes with
+    # int32 on the host.
+    rank = xp.argsort(cast(order, x.dtype, xp), axis=-1)
+    return xp.take_along_axis(group, rank, axis=-1)
 
 
 def rank_weights(

@@ -26,7 +26,7 @@ from keras_selcal._predictions.outputs import (
     static_shape,
 )
 from keras_selcal._predictions.samples import check_values
-from keras_selcal._validation import SUM_TOLERANCE
+from keras_selcal._validation import TENSOR_SUM_TOLERANCE
 
 
 class cached_property:  # noqa: N801
@@ -175,7 +175,11 @@ class Batch:
     @cached_property
     def p(self) -> Tensor:
         """Probabilities (n, k)."""
-        return ops.exp(self.log_p) if self.from_logits else self.y_pred
+        if not self.from_logits:
+            return self.y_pred
+        # Not exp(ln p), which is not 1/k for equal logits, but may be in another bin.
+        d, total = self._normalizer
+        return ops.exp(d) / total
 
     @cached_property
     def log_p(self) -> Tensor:
@@ -352,8 +356,8 @@ def _or_nan(ones: Tensor) -> Tensor:
 
 def _near_one(rows: Tensor) -> Tensor:
     """Returns whether each row, (n, k), sums to 1 and has no negative mass, (n,)."""
-    near = ops.abs(ops.sum(rows, axis=-1) - 1.0) <= SUM_TOLERANCE
-    return near & (ops.sum(ops.abs(rows), axis=-1) <= 1.0 + SUM_TOLERANCE)
+    near = ops.abs(ops.sum(rows, axis=-1) - 1.0) <= TENSOR_SUM_TOLERANCE
+    return near & (ops.sum(ops.abs(rows), axis=-1) <= 1.0 + TENSOR_SUM_TOLERANCE)
 
 
 def _product(shape: tuple[Any, ...], like: Tensor, *factors: Any) -> Tensor | None:

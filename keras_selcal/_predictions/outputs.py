@@ -135,6 +135,8 @@ class Outputs:
             refuse(y_pred, "a scalar", "of shape (..., k), or (n,) for one sigmoid")
         if y_pred_shape[self._axis(y_pred_shape)] is None and len(y_pred_shape) > 1:
             refuse(y_pred, y_pred_shape, "of a known number of classes")
+        if y_pred_shape[self._axis(y_pred_shape)] == 0 and len(y_pred_shape) > 1:
+            refuse(y_pred, f"an empty array of shape {y_pred_shape}", "of some classes")
         one_unit = self.is_one_unit(y_pred_shape)
         k = None if one_unit else y_pred_shape[self._axis(y_pred_shape)]
         binary = one_unit or self.multi_label or k == 2

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_selcal._arrays import Array, row_blocks, to_floats, to_numbers, to_numpy
-from keras_selcal._formulas.functions import log_softmax
+from keras_selcal._formulas.functions import log_softmax, softmax
 from keras_selcal._predictions.outputs import NAMES, Outputs, broadcast_weight
 from keras_selcal._validation import (
     check_labels,
@@ -17,6 +17,8 @@ from keras_selcal._validation import (
     check_probabilities,
     check_weights,
     refuse,
+    warn_if_swapped,
+    warn_of_second_softmax,
 )
 
 
@@ -82,6 +84,9 @@ def check_values(
     else:
         for rows in row_blocks(y_pred.shape):
             check_probabilities(y_pred[rows], names[1])
+        warn_of_second_softmax(y_pred)
+    if not sparse:
+        warn_if_swapped(labels, y_pred, names)
     labels = labels.astype(np.intp if sparse else "float64")
     return Samples(
         y_pred,
@@ -276,7 +281,11 @@ class Samples:
 
     def p(self, rows: slice) -> Array:
         """Returns the probabilities of some rows, (rows, k)."""
-        return np.exp(self.log_p(rows)) if self.from_logits else self.y_pred[rows]
+        if not self.from_logits:
+            return self.y_pred[rows]
+        # Not exp(ln p), which is not 1/k for equal logits, but may be in another bin.
+        with np.errstate(invalid="ignore"):
+            return softmax(self.y_pred[rows].astype("float64"), np)
 
     def each(self, function: Callable[[slice], Array]) -> Array:
         """Returns function(rows) for all rows, block by block."""
@@ -347,9 +356,10 @@ class Samples:
             return np.clip(self.scores(csf), *csf.support(self.num_classes))
 
         def log_odds(rows: slice) -> Array:
-            # In order, sums do not depend on the order of the classes.
+            # In order and from the largest down, sums depend neither on the order of
+            # the classes nor on a shift: predictions that are equal tie.
             z = np.sort(self._finite_logits(rows), axis=-1)
-            return csf.log_odds_of_logits(z, np)
+            return csf.log_odds_of_logits(z - z[:, -1:], np)
 
         # NaN stays NaN, without NumPy's warning.
         with np.errstate(invalid="ignore"):

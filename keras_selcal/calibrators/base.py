@@ -5,12 +5,10 @@ import inspect
 import math
 import os
 import warnings
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeVar
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -19,7 +17,7 @@ from keras_selcal._backend.installed import require_backend
 from keras_selcal._formulas.functions import TINY, at_least, constant
 from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._saving import class_in_files, name_in_files
-from keras_selcal._validation import SUM_TOLERANCE, refuse
+from keras_selcal._validation import TENSOR_SUM_TOLERANCE, refuse
 from keras_selcal.calibrators._parameters import (
     Fitted,
     Parameters,
@@ -326,7 +324,7 @@ class Calibrator(ABC):
             return x
         # Rows that are not distributions become NaN instead of a plausible result.
         sums = xp.sum(xp.abs(x), axis=-1, keepdims=True)
-        valid = xp.abs(sums - 1.0) <= SUM_TOLERANCE
+        valid = xp.abs(sums - 1.0) <= TENSOR_SUM_TOLERANCE
         x = xp.where(valid, x, constant(math.nan, x, xp))
         return xp.log(at_least(x, self._fitted.floor, xp))
 
@@ -383,8 +381,13 @@ class Calibrator(ABC):
             record, parameters = read_file(path)
             made = class_in_files(record["class"])
             fitted = Fitted(**record["fitted"])
-        except (EOFError, KeyError, TypeError, ValueError, BadZipFile, zlib.error):
+        except (FileNotFoundError, IsADirectoryError, PermissionError):
+            raise
+        except Exception:  # a damaged or encrypted archive fails in many ways
             refuse("path", str(path), allowed)
+        for name, values in parameters.items():
+            if values.dtype.kind not in "biuf" or not np.isfinite(values).all():
+                refuse("path", str(path), f"{allowed}, with finite `{name}`")
         if not (isinstance(made, type) and issubclass(made, cls)):
             refuse("path", str(path), f"{allowed}, of a {cls.__name__}")
         return made.from_config(record["config"])._with_parameters(parameters, fitted)

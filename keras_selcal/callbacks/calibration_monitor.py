@@ -75,7 +75,9 @@ class CalibrationMonitor(keras.callbacks.Callback):
     held in memory: n·k numbers, and n labels for a data set.
 
     Data and model are checked on the first batch, before training: logits in the place
-    of probabilities, labels that are not classes and negative weights raise an error.
+    of probabilities, labels that are not classes and negative weights raise an error. A
+    loss or metric with `from_logits=True` for a model that ends in a softmax or sigmoid
+    is told in a warning.
 
     Results of training are bit-identical with and without the monitor: it does not
     change weights, metrics or the random state of layers, and nothing is compiled
@@ -190,15 +192,7 @@ class CalibrationMonitor(keras.callbacks.Callback):
         self._outputs = replace(
             self._outputs, from_logits=gives_logits(self.model, self.from_logits)
         )
-        if getattr(self.model.loss, "from_logits", False) and not gives_logits(
-            self.model
-        ):
-            warnings.warn(
-                "The model returns probabilities, but its loss has `from_logits=True` "
-                "and applies a second softmax or sigmoid: pass `from_logits=False` to "
-                "the loss.",
-                stacklevel=2,
-            )
+        self._warn_of_second_softmax([self.model.loss])
         found = self._data.predict(self.model, first=True, axis=self._outputs.axis)
         check_outputs(*found, self._outputs, told=self.from_logits is not None)
         self.values = {}
@@ -214,6 +208,10 @@ class CalibrationMonitor(keras.callbacks.Callback):
         illustrated = (
             self.picture_dir is not None or self.log_dir is not None
         ) and self._due(epoch, self.picture_every)
+        if not self.values:
+            # Keras has no metrics before the first batch, except in lists.
+            lists = [getattr(one, "metrics", [one]) for one in self.model.metrics]
+            self._warn_of_second_softmax([one for each in lists for one in each])
         if illustrated or self._due(epoch, self.every):
             found = self._data.predict(self.model, axis=self._outputs.axis)
             self.values = self._measure(*found)
@@ -275,6 +273,18 @@ class CalibrationMonitor(keras.callbacks.Callback):
                 epoch,
                 {f"calibration/{name}": x for name, x in self.values.items()},
                 {f"calibration/{self.prefix}{n}": png for n, png in pictures.items()},
+            )
+
+    def _warn_of_second_softmax(self, compiled: list[Any]) -> None:
+        """Warns of losses and metrics that take a model's probabilities for logits."""
+        wrong = [one for one in compiled if getattr(one, "from_logits", False)]
+        if wrong and not gives_logits(self.model):
+            names = ", ".join(getattr(one, "name", str(one)) for one in wrong)
+            warnings.warn(
+                "The model returns probabilities, but these have `from_logits=True` "
+                f"and apply a second softmax or sigmoid: {names}. Pass "
+                "`from_logits=False` to them.",
+                stacklevel=3,
             )
 
     def _warn_if_replaced(self, logs: Mapping[str, float]) -> None:

@@ -5,17 +5,16 @@ import math
 import re
 import warnings
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from keras_selcal._arrays import Array
+from keras_selcal._validation import SUM_TOLERANCE
 from keras_selcal.cli.labels import fail, number_of, read_indices, read_multi_hot
 from keras_selcal.cli.predictions import PredictionFile
-
-# Probabilities are printed with few digits, or stored in float16.
-_SUM_TOLERANCE = 1e-2
 
 
 def read_predictions(
@@ -215,10 +214,12 @@ def _from_table(
         multi_label: whether a cell may list several labels.
         extra: the columns that are no predictions.
     """
-    twice = next((name for name in head if head.count(name) > 1), None)
-    if twice is not None:
-        fail(path, f"two columns have the name {twice!r}")
-    classes = [name for name in head if name != "label" and name not in extra]
+    twice = [name for name, count in Counter(head).items() if count > 1]
+    if twice:
+        fail(path, f"two columns have the name {twice[0]!r}")
+    # One look-up for each name: there may be thousands of classes.
+    others = {"label", *extra}
+    classes = [name for name in head if name not in others]
     letter = "".join({name[:1] for name in classes})
     names: list[str] | None = None
     if len(classes) == 1 and not multi_label:
@@ -323,7 +324,7 @@ _Bad = tuple[Array, str, Array]
 
 
 def _bad_predictions(path: Path, name: str, rows: Array, events: bool) -> list[_Bad]:
-    sums = np.abs(rows.sum(axis=-1) - 1) > _SUM_TOLERANCE
+    sums = np.abs(rows.sum(axis=-1) - 1) > SUM_TOLERANCE
     infinite = np.isnan(rows) | (rows == np.inf)
     bad = [(infinite, f"`{name}` of SAMPLE must be finite numbers", rows)]
     if name == "logits":
@@ -338,7 +339,7 @@ def _bad_predictions(path: Path, name: str, rows: Array, events: bool) -> list[_
         masked = np.isneginf(rows).all(axis=-1)
         return [*bad, (masked, "`logits` of SAMPLE must not all be −∞", rows)]
     remedy = "; if they are logits, call them `logits` (in a table: z, or z0, z1, …)"
-    outside = (rows < 0) | (rows > 1 + _SUM_TOLERANCE)
+    outside = (rows < 0) | (rows > 1 + SUM_TOLERANCE)
     bad.append((outside, f"`probs` of SAMPLE must be in [0, 1]{remedy}", rows))
     if not events:
         remedy += "; if several labels can be true at once, pass --multi-label"
@@ -354,6 +355,6 @@ def _bad_labels(rows: Array, events: bool, k: int) -> list[_Bad]:
     if rows.shape[1] == 1:
         bad = ~((rows >= 0) & (rows < k) & (rows == np.floor(rows)))
         return [(bad, f"the label of SAMPLE must be one of 0 … {k - 1}", rows)]
-    bad = ~(np.abs(rows.sum(axis=-1) - 1) <= _SUM_TOLERANCE) | (rows < 0).any(axis=-1)
+    bad = ~(np.abs(rows.sum(axis=-1) - 1) <= SUM_TOLERANCE) | (rows < 0).any(axis=-1)
     what = "must sum to 1; pass --multi-label if several labels can be true"
     return [(bad, f"`labels` of SAMPLE {what}", rows)]

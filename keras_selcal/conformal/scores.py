@@ -20,6 +20,7 @@ from keras_selcal._validation import (
     SUM_TOLERANCE,
     check_choice,
     check_count,
+    check_logits,
     check_not_empty,
     check_number,
     refuse,
@@ -311,12 +312,14 @@ def to_probabilities(outputs: Any, from_logits: bool) -> np.ndarray:
     if z.ndim == 0:
         refuse("probabilities", "a scalar", "of shape (..., k)")
     check_not_empty("probabilities", z)
-    if z.ndim == 1 or z.shape[-1] == 1:
+    events = z.ndim == 1 or z.shape[-1] == 1
+    if events:
         z = two_columns(z if z.ndim == 1 else z[..., 0], from_logits, np)
     if not np.isfinite(z.max(axis=-1)).all():
         allowed = "finite (a logit may be −inf, but not all of a sample)"
         refuse("probabilities", "NaN or infinite", allowed)
     if from_logits:
+        check_logits(z.reshape(-1, z.shape[-1]), events, "probabilities")
         z = np.exp(z - z.max(axis=-1, keepdims=True))
         return np.asarray(z / z.sum(axis=-1, keepdims=True))
     if z.min() < 0 or np.abs(z.sum(axis=-1) - 1).max() > SUM_TOLERANCE:

@@ -220,7 +220,8 @@ def cwece(
     ```
 
     with p̄_{b,c} the mean of p_c and ȳ_{b,c} the frequency of class c among the samples
-    whose p_c lies in bin b. All k classes count, those without a sample too.
+    whose p_c lies in bin b. All k classes count, those without a sample too. From
+    logits, p_c is rounded once more: where it is an edge j/M, it can be in either bin.
 
     Args:
         y_true: class indices (...) or (..., 1), or distributions (..., k).

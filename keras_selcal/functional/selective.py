@@ -33,7 +33,8 @@ def aurc(
          = (1/n) Σ_r α_r ℓ_r,           α_r = H_n − H_{n−r}, r the rank from below
     ```
 
-    Samples of equal score share their mean: the expectation over their orders.
+    Samples of equal score share their mean: the expectation over their orders. Areas by
+    trapezoids, as other packages have them, count R(1/n) and R(1) half.
 
     Args:
         y_true: class indices (...) or (..., 1), or distributions (..., k).

@@ -44,7 +44,8 @@ def smooth_ece(
 
     with K_σ the Gaussian kernel, reflected at 0 and 1. The residuals are spread
     linearly over a grid of 2¹⁵ steps, where a reflected Gaussian is a product in the
-    cosine transform; errors below 2⁻¹⁴ are not resolved.
+    cosine transform; errors below 2⁻¹⁴ are not resolved. A residual at 0 or 1 coincides
+    with its mirror image, and both count; in relplot and probmetrics only one does.
 
     Args:
         y_true: class indices (...) or (..., 1), or distributions (..., k), of which

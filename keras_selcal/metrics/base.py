@@ -31,7 +31,8 @@ class ClassificationMetric(keras.metrics.Metric):
 
     Labels, predictions or weights that cannot be right (see `update_state`) raise
     ValueError where they are NumPy arrays or lists. In tensors, as in `fit`, they make
-    the result NaN: looking at their values would slow down every step.
+    the result NaN: looking at their values would slow down every step. Probabilities
+    with `from_logits=True` are not noticed there; `CalibrationMonitor` warns of them.
 
     Sums over updates are exact to 2⁴⁸. Within an update they are sums in float32, which
     may be off by 1e-3 of their value for a million rows.

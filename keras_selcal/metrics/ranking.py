@@ -63,10 +63,11 @@ class RankingMetric(ClassificationMetric):
 
     The state is a histogram of the score's log-odds ℓ, with cells uniform in
     ℓ/(4 + |ℓ|), which resolve scores near 0 and 1 as well as scores in the middle.
-    Samples of a cell share their mean loss, which makes the metrics approximate, like
-    `keras.metrics.AUC`. `docs/metrics.md` has the errors on real networks; they are
-    larger where nearly all scores lie close together, as in an untrained network.
-    Subclasses implement `of_ranking`.
+    Samples of a cell share their mean loss: the result is the exact metric of scores
+    that are rounded to their cells, and approximate, like `keras.metrics.AUC`.
+    `docs/metrics.md` has the errors on real networks. They are larger where nearly all
+    scores lie close together, as in an untrained network: near ℓ, a cell is
+    (4 + |ℓ|)²/(2 num_cells) wide. Subclasses implement `of_ranking`.
 
     Args:
         csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it. From

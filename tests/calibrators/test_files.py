@@ -61,6 +61,32 @@ def test_load_refuses_other_files(tmp_path):
 
 
 @pytest.mark.backend_free
+def test_load_refuses_damaged_files(tmp_path):
+    z, y = draw()
+    path, other = tmp_path / "fitted.npz", tmp_path / "damaged.npz"
+    HistogramBinning().fit(z, y).save(path)
+    content = path.read_bytes()
+    # The flag of encryption, and a method of compression that nobody knows.
+    for offset, value in ((8, 1), (10, 99)):
+        damaged = bytearray(content)
+        for start in range(len(damaged) - 4):
+            if damaged[start : start + 4] == b"PK\x01\x02":
+                damaged[start + offset] |= value
+        other.write_bytes(damaged)
+        with pytest.raises(ValueError, match="must be a file saved by `Calib"):
+            Calibrator.load(other)
+    with np.load(path) as file:
+        arrays = {**file}
+    for name in [name for name in arrays if name != "calibrator"]:
+        for value in (np.nan, np.inf):
+            changed = arrays[name].astype("float64")
+            changed.reshape(-1)[0] = value
+            np.savez(other, **{**arrays, name: changed})
+            with pytest.raises(ValueError, match="with finite"):
+                Calibrator.load(other)
+
+
+@pytest.mark.backend_free
 def test_repr_tells_arguments_and_what_was_fitted():
     z, y = draw()
     calibrator = TemperatureScaling("ece", axis=1)

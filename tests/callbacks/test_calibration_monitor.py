@@ -24,6 +24,7 @@ from callback_runs import (
 from keras import ops
 
 from keras_selcal import (
+    BrierScore,
     CalibrateAtEnd,
     CalibrationMonitor,
     CalibrationReport,
@@ -167,6 +168,15 @@ def test_a_second_softmax_is_told_before_training():
             model.fit(x, y, verbose=0, callbacks=[CalibrationMonitor((x, y))])
         told = [one for one in caught if "a second softmax" in str(one.message)]
         assert bool(told) == warned
+
+
+def test_metrics_that_take_probabilities_for_logits_are_told():
+    x, y = np.eye(3, dtype="float32")[:, :2], np.arange(3)
+    model = keras.Sequential([keras.layers.Dense(3, activation="softmax")])
+    metrics = [ExpectedCalibrationError(from_logits=True), BrierScore()]
+    model.compile("sgd", "sparse_categorical_crossentropy", metrics=metrics)
+    with pytest.warns(UserWarning, match="second softmax or sigmoid: ece. Pass"):
+        model.fit(x, y, verbose=0, callbacks=[CalibrationMonitor((x, y))])
 
 
 def test_those_before_the_monitor_are_warned():

@@ -6,6 +6,7 @@ import pytest
 from backends import numpy
 from keras import ops
 
+from keras_selcal import functional as F  # noqa: N812
 from keras_selcal import metrics as M  # noqa: N812
 from keras_selcal._formulas.binning import uniform_bins
 
@@ -38,6 +39,17 @@ def test_edges_and_their_neighbours(num_bins):
         arguments = (num_bins, ops) if function is uniform_bins else ()
         found = numpy(function(tensor, *arguments))
         np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("k", [7, 20, 49])
+def test_equal_logits_lie_on_an_edge(k):
+    """1/k is one, which exp(ln(1/k)) may miss."""
+    y, z = np.arange(24) % k, np.full((24, k), 3.0, "float32")
+    expected = F.cwece(y, z, k, from_logits=True)
+    metric = M.ClasswiseCalibrationError(k, from_logits=True, num_classes=k)
+    metric.update_state(y, z)
+    assert float(metric.result()) == pytest.approx(expected, abs=1e-6)
+    assert F.cwece(y, np.full_like(z, 1 / k), k) == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only TensorFlow")

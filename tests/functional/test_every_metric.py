@@ -99,8 +99,9 @@ class TestEveryMetric:
         assert metric(ops.convert_to_tensor(y), ops.convert_to_tensor(p)) == same
         assert metric(y, np.log(p), from_logits=True) == same
         assert metric(y, np.log(p) + 7, from_logits=True) == same
-        half = ops.cast(ops.convert_to_tensor(np.round(p * 64) / 64), "bfloat16")
-        assert metric(y, half) == pytest.approx(metric(y, np.round(p * 64) / 64))
+        few_bits = np.round(p * 256) / 256
+        half = ops.cast(ops.convert_to_tensor(few_bits), "bfloat16")
+        assert metric(y, half) == pytest.approx(metric(y, few_bits))
         rows = np.repeat([1, 0, 2, 1], 6)
         by_row = metric(y.reshape(4, 6), p.reshape(4, 6, 3), sample_weight=[1, 0, 2, 1])
         assert by_row == pytest.approx(metric(y, p, sample_weight=rows))

@@ -12,8 +12,10 @@ from keras import ops
 from streaming import BATCH, CASES, K, N, data, exact, make, softmax, value
 
 import keras_selcal
+from keras_selcal import csf
 from keras_selcal import functional as F  # noqa: N812
 from keras_selcal import metrics as M  # noqa: N812
+from keras_selcal.metrics.ranking import to_cells
 
 
 def feed(metric, y, p, sample_weight=None, size=BATCH):
@@ -81,6 +83,18 @@ def test_margins_of_zero_tie(from_logits):
         assert value(metric) == pytest.approx(expected, abs=1e-6)
 
 
+def test_scores_outside_their_support_tie():
+    """Uniform rows whose sum is rounded up have an entropy above ln k."""
+    sums = 1 + np.linspace(0.001, 0.009, BATCH)
+    p = (np.ones((BATCH, K)) * sums[:, None] / K).astype("float32")
+    y = (np.arange(BATCH) > 8).astype("int32")
+    error = np.mean(y != 0)
+    assert F.aurc(y, p, csf="neg_entropy") == pytest.approx(error)
+    metric = M.AURC(csf="neg_entropy")
+    metric.update_state(y, p)
+    assert value(metric) == pytest.approx(error, abs=1e-6)
+
+
 def test_scores_of_an_untrained_network_share_cells():
     """All lie close together: the error is that of their ties in a cell, at most."""
     rng = np.random.default_rng(0)
@@ -94,6 +108,27 @@ def test_scores_of_an_untrained_network_share_cells():
     # More cells tell the scores apart.
     fine = feed(M.AURC(from_logits=True, num_cells=2**20), y, z)
     assert value(fine) == pytest.approx(exact_value, abs=0.01)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-3, 1e-2, 1.0])
+def test_a_metric_is_the_exact_one_of_scores_rounded_to_cells(scale):
+    """The promise of `RankingMetric`, also for untrained networks."""
+    rng = np.random.default_rng(0)
+    z = scale * rng.normal(size=(N, K)).astype("float32")
+    y = (z + scale * rng.gumbel(size=z.shape)).argmax(-1).astype("int32")
+    tensors = map(ops.convert_to_tensor, np.split(z, range(BATCH, N, BATCH)))
+    log_odds = [csf.msp.log_odds_of_logits(tensor, ops) for tensor in tensors]
+    cells = np.concatenate([numpy(to_cells(each, 4096)) for each in log_odds])
+    rounded = {"scores": cells, "losses": (z.argmax(-1) != y).astype("float64")}
+    for metric, expected in (
+        (M.AURC(from_logits=True), F.aurc(**rounded)),
+        (M.ExcessAURC(from_logits=True), F.excess_aurc(**rounded)),
+        (M.AUGRC(from_logits=True), F.augrc(**rounded)),
+        (M.FailureAUROC(from_logits=True), F.failure_auroc(**rounded)),
+    ):
+        assert value(feed(metric, y, z)) == pytest.approx(expected, abs=2e-6)
+    if scale == 1e-6:
+        assert len(np.unique(cells)) <= 2
 
 
 @pytest.mark.parametrize("name", ["ece", "aurc"])

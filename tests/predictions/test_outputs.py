@@ -6,7 +6,7 @@ import pytest
 from backends import numpy
 from keras import ops
 
-from keras_selcal import CalibrationReport, ExpectedCalibrationError, FocalLoss
+from keras_selcal import CalibrationReport, ExpectedCalibrationError, FocalLoss, csf
 from keras_selcal._predictions.batch import Batch
 from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._predictions.samples import Samples
@@ -233,3 +233,26 @@ def test_probabilities_above_one_are_refused():
     for y, p in (([1], [1.015]), ([1, 0], [[0.0, 1.015], [0.8, 0.2]])):
         with pytest.raises(ValueError, match=r"`y_pred` must be probabilities in"):
             Samples.of(np.array(y), np.array(p), Outputs())
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("name", ["msp", "margin", "neg_entropy", "doctor", "gen"])
+def test_equal_predictions_tie_whatever_their_logits(name):
+    """To the last digit: z and −z of a sigmoid unit, and logits that are shifted."""
+    score, outputs = csf.get(name), Outputs(from_logits=True)
+    z = np.arange(-40.0, 41.0) / 4
+    ranks = Samples.of(np.zeros(81, "int32"), z, outputs).ranks(score)
+    np.testing.assert_array_equal(ranks, ranks[::-1])
+    rows = np.random.default_rng(0).integers(-9, 9, (50, 4)).astype("float64")
+    y = np.zeros(50, "int32")
+    shifted = rows[:, ::-1] + np.arange(50.0)[:, None]
+    expected = Samples.of(y, rows, outputs).ranks(score)
+    found = Samples.of(y, shifted, outputs).ranks(score)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_softmax_in_half_precision_is_valid():
+    z = np.random.default_rng(0).normal(size=(64, 1000), scale=0.3)
+    for dtype in ("float16", "bfloat16"):
+        p = ops.softmax(ops.cast(ops.convert_to_tensor(z), dtype), axis=-1)
+        assert numpy(Batch.of(np.zeros(64, "int32"), p, Outputs()).valid).all()
