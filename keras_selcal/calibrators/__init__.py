@@ -10,6 +10,7 @@
 | `HistogramBinning`        | frequency in the bin of q_c, renormalised | kM         |
 | `IsotonicCalibration`     | non-decreasing curve of q_c, renormalised | up to kn   |
 | `MetaMis`, `MetaAcc`      | softmax(z/T), or uniform if rejected      | 2          |
+| `PriorCorrection`         | softmax(z + ln(target/source))            | k          |
 
 Start with `TemperatureScaling`: a few hundred held-out samples suffice, and it cannot
 change accuracy. The other calibrators need more data the more parameters they have.
@@ -24,6 +25,7 @@ from keras_selcal.calibrators.dirichlet import DirichletCalibration
 from keras_selcal.calibrators.histogram_binning import HistogramBinning
 from keras_selcal.calibrators.isotonic import IsotonicCalibration
 from keras_selcal.calibrators.meta_cal import MetaAcc, MetaMis
+from keras_selcal.calibrators.prior_correction import PriorCorrection
 from keras_selcal.calibrators.structured import (
     StructuredMatrixScaling,
     StructuredVectorScaling,
@@ -45,6 +47,7 @@ __all__ = [
     "Labelled",
     "MetaAcc",
     "MetaMis",
+    "PriorCorrection",
     "StructuredMatrixScaling",
     "StructuredVectorScaling",
     "TemperatureScaling",
