@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     )
     from keras_selcal._version import __version__
     from keras_selcal.calibrators import (
+        AutoCalibration,
         DirichletCalibration,
         HistogramBinning,
         IsotonicCalibration,
@@ -61,6 +62,7 @@ __all__ = [
     "AURC",
     "AULoss",
     "AURCLoss",
+    "AutoCalibration",
     "BrierScore",
     "CalibrateAtEnd",
     "CalibrationMonitor",

@@ -19,6 +19,7 @@ change accuracy. The other calibrators need more data the more parameters they h
 from typing import TYPE_CHECKING
 
 from keras_selcal._lazy import lazy
+from keras_selcal.calibrators.auto import AutoCalibration, CandidateScore
 from keras_selcal.calibrators.base import Calibrator
 from keras_selcal.calibrators.data import Labelled
 from keras_selcal.calibrators.dirichlet import DirichletCalibration
@@ -39,8 +40,10 @@ else:
     __getattr__ = lazy(__name__, {"CalibrationLayer": "layer"})
 
 __all__ = [
+    "AutoCalibration",
     "CalibrationLayer",
     "Calibrator",
+    "CandidateScore",
     "DirichletCalibration",
     "HistogramBinning",
     "IsotonicCalibration",

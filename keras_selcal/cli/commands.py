@@ -120,6 +120,9 @@ def calibrate(options: argparse.Namespace) -> None:
     calibrator = make(from_logits=fitting.from_logits, multi_label=multi_label)
     with _notes():
         calibrator.fit(fitting.y_pred, fitting.labels)
+    if isinstance(calibrator, calibrators.AutoCalibration):
+        _print_scores(calibrator)
+        calibrator = calibrator.calibrator
     calibrated = target._replace(
         y_pred=calibrator.predict_proba(target.y_pred), from_logits=False
     )
@@ -153,6 +156,17 @@ def calibrate(options: argparse.Namespace) -> None:
             "other samples by --apply to judge the calibrator."
         )
     print(f"\n{output}: calibrated predictions\n{parameters}: fitted parameters")
+
+
+def _print_scores(calibrator: calibrators.AutoCalibration) -> None:
+    """Prints the candidates of a choice."""
+    rows = [
+        [name, f"{log_loss:.4f}", f"{error:.4f}" if error else "best"]
+        for name, log_loss, error in calibrator.scores
+    ]
+    head = ["candidate", "held-out log loss", "± difference from the best"]
+    print(*aligned(head, rows, right={1, 2}), sep="\n")
+    print(f"Chosen: {calibrator.chosen}, the simplest within one standard error.\n")
 
 
 def threshold(options: argparse.Namespace) -> None:

@@ -62,6 +62,7 @@ METHODS = {
     "dirichlet": "DirichletCalibration",
     "histogram": "HistogramBinning",
     "isotonic": "IsotonicCalibration",
+    "auto": "AutoCalibration",
 }
 
 # Not imported from `csf`, which takes longer than `--help` should.
@@ -123,7 +124,7 @@ def make_parser() -> argparse.ArgumentParser:
         "predictions to calibrate, with or without labels (default: those of the fit)"
     )
     add("calibrate", "--apply", about, **file)
-    about = "the calibrator"
+    about = "the calibrator; auto chooses one by cross-validation"
     add("calibrate", "--method", about, choices=METHODS, default="temperature")
     about = "calibrated predictions: .npz, .csv or .parquet"
     add("calibrate", "-o --output", about, default="calibrated.npz")
