@@ -23,6 +23,13 @@ family if, against the same calibrator without it,
    part of the population) the log loss falls by 5 % on average over the beds, and rises
    on none by more than 0.5 %;
 6. without shift it rises on none by more than 0.5 %.
+
+Found, with one draw of up to 4,000 samples: 1 to 3 are met, by a rule that takes the
+identity only if it is the best itself. With the identity under the rule of one standard
+error like the others, 1 is missed: at 200 samples it is taken where temperature scaling
+is better by 0.035. By 4, isotonic curves and, for two classes, vector scaling are left
+out. The floor misses 5 and is left out: the fitted ε is near 0, and the log loss rises
+by 0.1 % under shift.
 """
 
 import warnings
@@ -88,8 +95,11 @@ def results():
     """Yields bed, size, log losses on test samples and by cross-validation."""
     for name, make in BEDS.items():
         pool, test = make()
-        many = pool.z.ndim > 1 and pool.z.shape[1] > 20
-        for size in (1000, 4000) if many else (200, 1000, 4000):
+        k = pool.z.shape[1] if pool.z.ndim > 1 else 2
+        # Few samples are no choice for many classes, and many take minutes to fit.
+        for size in (
+            (1000,) if k > 50 else (1000, 4000) if k > 20 else (200, 1000, 4000)
+        ):
             yield name, min(size, len(pool.y)), *measure(pool, test[:3000], size)
 
 

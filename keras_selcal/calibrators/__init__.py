@@ -12,8 +12,9 @@
 | `MetaMis`, `MetaAcc`      | softmax(z/T), or uniform if rejected      | 2          |
 | `PriorCorrection`         | softmax(z + ln(target/source))            | k          |
 
-Start with `TemperatureScaling`: a few hundred held-out samples suffice, and it cannot
-change accuracy. The other calibrators need more data the more parameters they have.
+`AutoCalibration` chooses one of them by cross-validation. `TemperatureScaling` needs a
+few hundred held-out samples, and cannot change accuracy; the other calibrators need
+more data the more parameters they have.
 """
 
 from typing import TYPE_CHECKING
