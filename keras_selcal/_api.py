@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     )
     from keras_selcal._version import __version__
     from keras_selcal.calibrators import (
+        AutoCalibration,
         DirichletCalibration,
         HistogramBinning,
         IsotonicCalibration,
         MetaAcc,
         MetaMis,
+        PriorCorrection,
         StructuredMatrixScaling,
         StructuredVectorScaling,
         TemperatureScaling,
@@ -65,6 +67,7 @@ __all__ = [
     "AURC",
     "AULoss",
     "AURCLoss",
+    "AutoCalibration",
     "BrierScore",
     "CalibrateAtEnd",
     "CalibrationMonitor",
@@ -85,6 +88,7 @@ __all__ = [
     "MetaAcc",
     "MetaMis",
     "Policy",
+    "PriorCorrection",
     "ReweightedLoss",
     "RiskAtCoverage",
     "RiskMonitor",

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 import reference
+from calibrator_data import auto
 from keras.src.backend import set_keras_mask
 
 from keras_selcal import calibrators
@@ -108,6 +109,8 @@ CALIBRATORS = {
     "isotonic": calibrators.IsotonicCalibration,
     "structured_matrix": calibrators.StructuredMatrixScaling,
     "meta_mis": partial(calibrators.MetaMis, 0.1),
+    "auto": auto,
+    "prior": calibrators.PriorCorrection,
 }
 
 
@@ -184,6 +187,13 @@ def _fitted(name, form):
     data = FORMS[form]
     options = {"from_logits": False, **data.options}
     rows = np.resize(np.arange(N), 240)
+    if name == "prior":
+        source = np.full(data.classes, 0.3)
+        options |= {"source": source, "target": source[::-1] + 0.1}
+        if form != "multi_label":
+            source = np.arange(1.0, data.classes + 1)
+            source /= source.sum()
+            options |= {"source": source, "target": source[::-1]}
     return CALIBRATORS[name](**options).fit(data.y_pred[rows], data.y[rows])
 
 

@@ -5,6 +5,7 @@ from keras import ops
 from reference import softmax
 
 from keras_selcal.calibrators import (
+    AutoCalibration,
     DirichletCalibration,
     HistogramBinning,
     IsotonicCalibration,
@@ -15,6 +16,14 @@ from keras_selcal.calibrators import (
     TemperatureScaling,
     VectorScaling,
 )
+
+
+def auto(**options):
+    """Returns a choice among few, with the options that candidates must share."""
+    shared = {key: options[key] for key in ("multi_label", "axis") if key in options}
+    candidates = [TemperatureScaling(**shared), HistogramBinning(**shared)]
+    return AutoCalibration(candidates, **options)
+
 
 ALL = {
     "ts": TemperatureScaling,
@@ -29,6 +38,7 @@ ALL = {
     "isotonic": IsotonicCalibration,
     "meta_mis": lambda **kw: MetaMis(0.1, seed=3, **kw),
     "meta_acc": lambda **kw: MetaAcc(0.9, seed=3, **kw),
+    "auto": auto,
 }
 
 

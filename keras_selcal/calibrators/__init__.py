@@ -10,20 +10,24 @@
 | `HistogramBinning`        | frequency in the bin of q_c, renormalised | kM         |
 | `IsotonicCalibration`     | non-decreasing curve of q_c, renormalised | up to kn   |
 | `MetaMis`, `MetaAcc`      | softmax(z/T), or uniform if rejected      | 2          |
+| `PriorCorrection`         | softmax(z + ln(target/source))            | k          |
 
-Start with `TemperatureScaling`: a few hundred held-out samples suffice, and it cannot
-change accuracy. The other calibrators need more data the more parameters they have.
+`AutoCalibration` chooses one of them by cross-validation. `TemperatureScaling` needs a
+few hundred held-out samples, and cannot change accuracy; the other calibrators need
+more data the more parameters they have.
 """
 
 from typing import TYPE_CHECKING
 
 from keras_selcal._lazy import lazy
+from keras_selcal.calibrators.auto import AutoCalibration, CandidateScore
 from keras_selcal.calibrators.base import Calibrator
 from keras_selcal.calibrators.data import Labelled
 from keras_selcal.calibrators.dirichlet import DirichletCalibration
 from keras_selcal.calibrators.histogram_binning import HistogramBinning
 from keras_selcal.calibrators.isotonic import IsotonicCalibration
 from keras_selcal.calibrators.meta_cal import MetaAcc, MetaMis
+from keras_selcal.calibrators.prior_correction import PriorCorrection
 from keras_selcal.calibrators.structured import (
     StructuredMatrixScaling,
     StructuredVectorScaling,
@@ -37,14 +41,17 @@ else:
     __getattr__ = lazy(__name__, {"CalibrationLayer": "layer"})
 
 __all__ = [
+    "AutoCalibration",
     "CalibrationLayer",
     "Calibrator",
+    "CandidateScore",
     "DirichletCalibration",
     "HistogramBinning",
     "IsotonicCalibration",
     "Labelled",
     "MetaAcc",
     "MetaMis",
+    "PriorCorrection",
     "StructuredMatrixScaling",
     "StructuredVectorScaling",
     "TemperatureScaling",

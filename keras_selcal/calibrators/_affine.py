@@ -126,7 +126,7 @@ class AffineCalibrator(Calibrator):
         because weak penalties take longest to fit. Each fit starts from the previous
         one.
         """
-        folds = list(data.folds(self.seed))
+        folds = [(data[~fold], data[fold]) for fold in data.folds(self.seed)]
         best, least = max(candidates), math.inf
         starts: list[Affine | None] = [None] * len(folds)
         for regularization in sorted(candidates, reverse=True):

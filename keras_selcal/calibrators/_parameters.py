@@ -4,7 +4,7 @@ import io
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,16 @@ class Fitted:
         num_samples: n, the sum of the weights; None if it is not known.
         floor: the smallest probability; smaller ones, such as 0, are replaced by it.
         from_logits: whether the outputs were logits; None if it is not known.
+        chosen: the name of the candidate that `AutoCalibration` has chosen.
+        scores: name, log loss and standard error of each of its candidates.
     """
 
     num_classes: int
     num_samples: float | None = None
     floor: float = TINY
     from_logits: bool | None = None
+    chosen: str | None = None
+    scores: list[list[Any]] = field(default_factory=list, compare=False)
 
 
 def stack(each: Sequence[Parameters]) -> Parameters:

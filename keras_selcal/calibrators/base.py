@@ -4,6 +4,7 @@ import copy
 import inspect
 import math
 import os
+import reprlib
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -180,25 +181,31 @@ class Calibrator(ABC):
         if outputs.multi_label != self.multi_label:
             refuse("calibrator", self, f"one of multi_label={outputs.multi_label}")
         problems, floor = gather(outputs, logits, labels, sample_weight)
+        parameters = self._fit_all(problems)
         first = problems[0]
-        if not outputs.multi_label:
-            if first.one_class:
-                refuse("labels", int(first.labels[0]), "of at least two classes")
-            parameters, k = self._fit(first), first.num_classes
-            if self._may_reorder:
-                self._compare_accuracy(first, parameters)
-        else:
-            constant = [c for c, data in enumerate(problems) if data.one_class]
-            if constant:
-                warnings.warn(
-                    "These labels are always 0 or always 1 in the fitting data, too "
-                    f"little to calibrate them: {constant}",
-                    stacklevel=3,
-                )
-            parameters, k = stack([self._fit(each) for each in problems]), len(problems)
+        k = len(problems) if outputs.multi_label else first.num_classes
         self._parameters = parameters
         self._fitted = Fitted(k, first.total, max(floor, TINY), outputs.from_logits)
         return self
+
+    def _fit_all(self, problems: list[Labelled]) -> Parameters:
+        """Returns the parameters for samples, or for those of each label."""
+        first = problems[0]
+        if not self.multi_label:
+            if first.one_class:
+                refuse("labels", int(first.labels[0]), "of at least two classes")
+            parameters = self._fit(first)
+            if self._may_reorder:
+                self._compare_accuracy(first, parameters)
+            return parameters
+        constant = [c for c, data in enumerate(problems) if data.one_class]
+        if constant:
+            warnings.warn(
+                "These labels are always 0 or always 1 in the fitting data, too "
+                f"little to calibrate them: {constant}",
+                stacklevel=4,
+            )
+        return stack([self._fit(each) for each in problems])
 
     def _compare_accuracy(self, data: Labelled, found: Parameters) -> None:
         """Warns if calibration lowers the accuracy on the fitting data itself."""
@@ -215,7 +222,7 @@ class Calibrator(ABC):
                 f"from {was:.1f} % to {now:.1f} %: with {n:.0f} samples of "
                 f"{data.num_classes} classes it changes correct predictions. "
                 "`TemperatureScaling` keeps the predicted classes.",
-                stacklevel=4,
+                stacklevel=5,
             )
 
     def fit_model(
@@ -410,7 +417,7 @@ class Calibrator(ABC):
     def __repr__(self) -> str:
         plain = Outputs(from_logits=True).config(*_OPTIONS)
         arguments = ", ".join(
-            f"{name}={value!r}"
+            f"{name}={reprlib.repr(value)}"
             for name, value in self.get_config().items()
             if value is not None and value != plain.get(name)
         )

@@ -13,8 +13,6 @@ from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._predictions.samples import Samples
 from keras_selcal._validation import check_logits, check_probabilities, refuse
 
-_FOLDS = 3
-
 
 @dataclass(frozen=True)
 class Labelled:
@@ -95,13 +93,13 @@ class Labelled:
             result = (result ^ (result >> np.uint64(shift))) * np.uint64(factor)
         return result ^ (result >> np.uint64(31))
 
-    def folds(self, seed: int) -> Iterator[tuple["Labelled", "Labelled"]]:
-        """Yields the fitting and the held-out samples of each fold."""
-        fold = self.hashes(seed) % _FOLDS
-        for held_out in range(_FOLDS):
-            inside = fold == held_out
-            if inside.any() and not inside.all():
-                yield self[~inside], self[inside]
+    def folds(self, seed: int, count: int = 3) -> Iterator[np.ndarray]:
+        """Yields which samples each fold holds out, (n,), if others remain to fit."""
+        fold = self.hashes(seed) % count
+        for number in range(count):
+            held_out = fold == number
+            if held_out.any() and not held_out.all():
+                yield held_out
 
 
 def gather(

@@ -126,7 +126,7 @@ class DirichletCalibration(AffineCalibrator):
                 "which can take many minutes: each of up to 1000 steps needs n·k² "
                 "products, a second or two at n = 2500 and k = 1000. Use "
                 "`StructuredVectorScaling` or `VectorScaling` for so many classes.",
-                stacklevel=4,
+                stacklevel=5,
             )
         return super()._fit(data)
 

@@ -127,6 +127,9 @@ def calibrate(options: argparse.Namespace) -> None:
     calibrator = make(from_logits=fitting.from_logits, multi_label=multi_label)
     with _notes():
         calibrator.fit(fitting.y_pred, fitting.labels)
+    if isinstance(calibrator, calibrators.AutoCalibration):
+        _print_scores(calibrator)
+        calibrator = calibrator.calibrator
     calibrated = target._replace(
         y_pred=calibrator.predict_proba(target.y_pred),
         from_logits=False,
@@ -166,6 +169,17 @@ def calibrate(options: argparse.Namespace) -> None:
         "\nA threshold that was selected on raw predictions does not apply to "
         "calibrated ones:\n`keras-selcal fit` fits a calibrator and its threshold."
     )
+
+
+def _print_scores(calibrator: calibrators.AutoCalibration) -> None:
+    """Prints the candidates of a choice."""
+    rows = [
+        [name, f"{log_loss:.4f}", f"{error:.4f}" if error else "best"]
+        for name, log_loss, error in calibrator.scores
+    ]
+    head = ["candidate", "held-out log loss", "± difference from the best"]
+    print(*aligned(head, rows, right={1, 2}), sep="\n")
+    print(f"Chosen: {calibrator.chosen}, the simplest within one standard error.\n")
 
 
 def threshold(options: argparse.Namespace) -> None:

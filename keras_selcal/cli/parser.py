@@ -84,6 +84,7 @@ METHODS = {
     "dirichlet": "DirichletCalibration",
     "histogram": "HistogramBinning",
     "isotonic": "IsotonicCalibration",
+    "auto": "AutoCalibration",
 }
 
 # Not imported from `csf`, which takes longer than `--help` should.
@@ -155,7 +156,7 @@ def make_parser() -> argparse.ArgumentParser:
         "predictions to calibrate, with or without labels (default: those of the fit)"
     )
     add("calibrate", "--apply", about, **file)
-    about = "the calibrator"
+    about = "the calibrator; auto chooses one by cross-validation"
     add("calibrate", "--method", about, choices=METHODS, default="temperature")
     about += ", fitted on a random half of the samples; the rest is for the threshold"
     methods = [*METHODS, "none"]

@@ -60,9 +60,10 @@ class ConformalClassifier(AnsweringClassifier):
             the smallest sets if the probabilities are right.
         alpha: α in (0, 1), the share of sets that may miss the label.
         delta: None, or δ in (0, 1), the probability that the coverage is below 1 − α.
-        calibrator: a calibrator of `keras_selcal.calibrators`. If it is not fitted yet,
-            `fit` fits a copy on a random half of the samples (or groups), the same
-            each time for data in the same order, and selects the threshold on the rest.
+        calibrator: a calibrator of `keras_selcal.calibrators`, or `"auto"` for
+            `AutoCalibration()`. If it is not fitted yet, `fit` fits a copy on a random
+            half of the samples (or groups), the same each time for data in the same
+            order, and selects the threshold on the rest.
         penalty: λ of RAPS and SAPS, see `conformal_scores`. `"auto"` selects it, and
             `k_reg`, on that half by `choose_penalty`.
         k_reg: see `conformal_scores`.
@@ -116,7 +117,7 @@ class ConformalClassifier(AnsweringClassifier):
         method: str = "lac",
         alpha: float = 0.1,
         delta: float | None = None,
-        calibrator: Calibrator | None = None,
+        calibrator: Calibrator | str | None = None,
         penalty: float | str | None = None,
         k_reg: int | None = None,
         seed: int | None = None,

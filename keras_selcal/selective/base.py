@@ -13,7 +13,7 @@ from keras_selcal._predictions.models import append_layer, gives_logits
 from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._saving import deserialize_if_config
 from keras_selcal._validation import refuse
-from keras_selcal.calibrators import Calibrator
+from keras_selcal.calibrators import AutoCalibration, Calibrator
 from keras_selcal.calibrators.layer import CalibrationLayer
 from keras_selcal.selective.answers import calibrate, decide
 from keras_selcal.selective.data import SelectionData
@@ -89,7 +89,7 @@ class AnsweringClassifier:
 
     Args:
         model: a Keras model.
-        calibrator: a calibrator or None; `fit` starts from it each time.
+        calibrator: a calibrator, `"auto"` or None; `fit` starts from it each time.
         from_logits: whether the model gives logits, or None.
         multi_label: as in `Outputs`, and so are the others.
         ignore_class: see `Outputs`.
@@ -102,7 +102,7 @@ class AnsweringClassifier:
     def __init__(
         self,
         model: keras.Model,
-        calibrator: Calibrator | None,
+        calibrator: Calibrator | str | None,
         from_logits: bool | None,
         *,
         multi_label: bool = False,
@@ -119,9 +119,11 @@ class AnsweringClassifier:
             axis,
             decision_threshold,
         )
+        if isinstance(calibrator, str) and calibrator == "auto":
+            calibrator = AutoCalibration(multi_label=multi_label, axis=axis)
         if calibrator is not None:
             if not isinstance(calibrator, Calibrator):
-                allowed = "a calibrator of keras_selcal, or None"
+                allowed = 'a calibrator of keras_selcal, "auto", or None'
                 refuse("calibrator", calibrator, allowed)
             for name, value in self.outputs.config("multi_label", "axis").items():
                 if getattr(calibrator.outputs, name) != value:

@@ -61,10 +61,10 @@ class SelectiveClassifier(AnsweringClassifier):
             choose by AURC on a random half of the samples (or groups), as
             `keras_selcal.csf.compare` does; the threshold is selected on the rest.
             The half is the same each time for data in the same order.
-        calibrator: a calibrator of `keras_selcal.calibrators`. If it is not fitted yet,
-            `fit` fits a copy on that half and selects the threshold on the rest, so
-            that the guarantee of δ holds. What it rejects (`MetaAcc`, `MetaMis`) is
-            never accepted.
+        calibrator: a calibrator of `keras_selcal.calibrators`, or `"auto"` for
+            `AutoCalibration()`. If it is not fitted yet, `fit` fits a copy on that half
+            and selects the threshold on the rest, so that the guarantee of δ holds.
+            What it rejects (`MetaAcc`, `MetaMis`) is never accepted.
         from_logits: whether the model gives logits. By default it does unless its last
             operation is a softmax or a sigmoid.
         multi_label: whether the outputs are k independent sigmoids.
@@ -110,7 +110,7 @@ class SelectiveClassifier(AnsweringClassifier):
         model: keras.Model,
         csf: Any = "msp",
         *,
-        calibrator: Calibrator | None = None,
+        calibrator: Calibrator | str | None = None,
         from_logits: bool | None = None,
         multi_label: bool = False,
         decision_threshold: float = 0.5,

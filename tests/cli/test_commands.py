@@ -57,6 +57,22 @@ def test_calibrate_writes_predictions_that_the_other_commands_read(capsys, suffi
     assert "Negative log-likelihood: out is better" in capsys.readouterr().out
 
 
+def test_calibrate_chooses_the_method(capsys):
+    logits, labels = many(n=200)
+    np.savez("fit.npz", logits=logits, labels=labels)
+    main(["calibrate", "fit.npz", "--method", "auto", "--parameters", "p.json"])
+    text = capsys.readouterr().out
+    assert "Chosen: TemperatureScaling, the simplest" in text
+    assert re.search(r"Identity +\d\.\d{4} +\d\.\d{4}\n", text)
+    record = json.loads(Path("p.json").read_text("utf-8"))
+    assert record["calibrator"] == "TemperatureScaling"
+    calibrator = TemperatureScaling().fit(logits, labels)
+    assert record["parameters"]["temperature"] == calibrator.temperature
+    read = read_predictions("calibrated.npz")
+    expected = calibrator.predict_proba(logits)
+    np.testing.assert_allclose(read.y_pred, expected, rtol=1e-6)
+
+
 def test_calibrate_applies_to_predictions_without_labels(tmp_path, capsys):
     logits, labels = many()
     np.savez("fit.npz", logits=logits, labels=labels)
