@@ -53,7 +53,11 @@ if TYPE_CHECKING:
         RiskAtCoverage,
     )
     from keras_selcal.report import CalibrationReport
-    from keras_selcal.selective import SelectiveClassifier, select_threshold
+    from keras_selcal.selective import (
+        SelectiveClassifier,
+        least_cost,
+        select_threshold,
+    )
 
 __all__ = [
     "AUGRC",
@@ -92,6 +96,7 @@ __all__ = [
     "conformal",
     "csf",
     "functional",
+    "least_cost",
     "losses",
     "metrics",
     "plots",

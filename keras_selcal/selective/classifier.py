@@ -10,8 +10,10 @@ from keras import ops
 from keras_selcal import csf as csf_module
 from keras_selcal._arrays import Array, to_floats, to_numbers
 from keras_selcal._predictions.data import find_labels
+from keras_selcal._validation import refuse
 from keras_selcal.calibrators import Calibrator
 from keras_selcal.selective.base import AnsweringClassifier, to_arrays
+from keras_selcal.selective.costs import check_abstain, check_costs
 from keras_selcal.selective.checks import counted, promise, risk_check
 from keras_selcal.selective.data import FIRST_AXIS, check_finite
 from keras_selcal.selective.drift import (
@@ -26,6 +28,7 @@ from keras_selcal.selective.fitting import (
     DEFAULT_DELTA,
     choose_score,
     evaluate,
+    mean_costs,
     record_of,
     select_each,
 )
@@ -44,7 +47,9 @@ class SelectiveClassifier(AnsweringClassifier):
     ```
 
     with p the calibrated probabilities of the model, g a confidence score function and
-    τ the threshold that `fit` selects on held-out data.
+    τ the threshold that `fit` selects on held-out data. With the costs of `fit`, the
+    answer is the one of least expected cost, see `least_cost`: g is minus that cost,
+    and −τ the cost of an abstention.
 
     The model's output has shape (..., k): samples, tokens (b, t, k) or pixels
     (b, h, w, k). One sigmoid unit, (..., 1) or (n,), equals two columns (1 − p, p).
@@ -73,6 +78,7 @@ class SelectiveClassifier(AnsweringClassifier):
 
     Attributes:
         threshold: τ, once fitted; with `multi_label=True` an array (k,). None before.
+        costs: those of `fit`, (k, k), or None.
         record: a `FitRecord`, what the classifier was fitted on and what it promises;
             None before `fit`.
 
@@ -130,11 +136,18 @@ class SelectiveClassifier(AnsweringClassifier):
     def threshold(self) -> Any:
         return None if self._layer is None else self._layer.threshold
 
+    @property
+    def costs(self) -> Any:
+        return None if self._layer is None else self._layer.costs
+
     def __repr__(self) -> str:
         calibrator = self.calibrator and type(self.calibrator).__name__
+        score = f"csf={csf_module.name_of(self.csf)!r}"
+        if self.costs is not None:
+            score = f"costs={self.costs.tolist()}"
         text = (
-            f"SelectiveClassifier(model={self.model.name!r}, "
-            f"csf={csf_module.name_of(self.csf)!r}, calibrator={calibrator}, threshold="
+            f"SelectiveClassifier(model={self.model.name!r}, {score}, "
+            f"calibrator={calibrator}, threshold="
         )
         if self.record is None:
             return text + "None)"
@@ -149,6 +162,8 @@ class SelectiveClassifier(AnsweringClassifier):
         coverage: float | None = None,
         risk: float | None = None,
         delta: float | None = None,
+        costs: Any = None,
+        abstain_cost: float | None = None,
         sample_weight: Any = None,
         groups: Any = None,
         batch_size: int | None = None,
@@ -164,14 +179,24 @@ class SelectiveClassifier(AnsweringClassifier):
         holds for all labels at once with probability 1 − δ (each label is tested at
         δ/k). A label for which this is not possible is never answered, with a warning.
 
+        With `costs` there is nothing to select: the decisions follow from the
+        probabilities (`least_cost`). The data fit the calibrator, if that is not fitted
+        yet, and the rest tells what the decisions cost. Use a calibrator: costs take
+        the probabilities at their word.
+
         Args:
             x: arrays, or a data set of (x, y) or (x, y, sample_weight) batches
                 (`tf.data.Dataset`, `keras.utils.PyDataset`, PyTorch's `DataLoader`,
                 any iterable).
             y: class indices, one-hot labels or 0/1, where `x` is arrays.
-            coverage: see `select_threshold`. Pass exactly one of `coverage` and `risk`.
+            coverage: see `select_threshold`. Pass exactly one of `coverage`, `risk`
+                and `costs`.
             risk: see `select_threshold`.
             delta: see `select_threshold`.
+            costs: C, (k, k): C[c, d] is the cost of answer d (column) if c is the true
+                class (row). (2, 2) for one sigmoid unit, and for each label with
+                `multi_label=True`.
+            abstain_cost: cost of an abstention. By default there are none.
             sample_weight: weights of at least 0, where `x` is arrays. Samples of
                 weight 0 do not count; other weights than 0 and 1 are refused with
                 `delta`.
@@ -182,8 +207,20 @@ class SelectiveClassifier(AnsweringClassifier):
             batch_size: used if `x` is arrays.
             verbose: as in `keras.Model.predict`.
         """
-        coverage, risk, delta = check_target(coverage, risk, delta)
+        if costs is None:
+            if abstain_cost is not None:
+                refuse("abstain_cost", abstain_cost, "None without `costs`")
+            coverage, risk, delta = check_target(coverage, risk, delta)
+        else:
+            for name, value in (("coverage", coverage), ("risk", risk)):
+                if value is not None:
+                    refuse(name, value, "None with `costs`, which are a target too")
+            if delta is not None:
+                refuse("delta", delta, "None with `costs`; it belongs to `risk`")
+            costs, abstain_cost = self._check_costs(costs, abstain_cost)
         data, digest = self._read(x, y, sample_weight, groups, batch_size, verbose)
+        if costs is not None:
+            check_costs(costs, self.outputs.rows_of(data.y_pred.shape)[0], square=True)
         if delta is not None:
             data.warn_if_dependent()
         half, data, calibrator = self._split(data, self._auto)
@@ -198,9 +235,17 @@ class SelectiveClassifier(AnsweringClassifier):
             csf = choice.csf
             if verbose:
                 print(f'SelectiveClassifier(csf="auto") chose {choice}.')
-        answer = to_arrays(self._new_layer(calibrator, csf).answer(data.y_pred))
+        unselected = self._new_layer(calibrator, csf, costs=costs)
+        answer = to_arrays(unselected.answer(data.y_pred))
         cuts = data.cuts(answer, predicted=True)
-        thresholds = select_each(cuts, coverage, risk, delta)
+        paid = {}
+        if costs is None:
+            thresholds = select_each(cuts, coverage, risk, delta)
+        else:
+            # As the layer rounds it.
+            limit = -math.inf if abstain_cost is None else -np.float32(abstain_cost)
+            thresholds = [float(limit)] * len(cuts)
+            paid = mean_costs(data, answer, float(limit), costs, abstain_cost)
         record = record_of(
             data,
             cuts,
@@ -210,9 +255,11 @@ class SelectiveClassifier(AnsweringClassifier):
             delta=delta,
             confidence=answer["confidence"],
             choice=choice,
+            abstain_cost=abstain_cost,
+            **paid,
         )
         threshold = thresholds if self.outputs.multi_label else thresholds[0]
-        selection = self._new_layer(calibrator, csf, threshold=threshold, record=record)
+        selection = self._new_layer(calibrator, csf, threshold, record, costs)
         # Only now: a fit that fails changes nothing.
         self.calibrator, self.csf = calibrator, csf
         self._layer = selection
@@ -267,7 +314,9 @@ class SelectiveClassifier(AnsweringClassifier):
             `selective_risk` (share of errors among them; NaN where none is accepted),
             `selective_risk_bound` (what the true selective risk exceeds with a
             probability of at most δ, see `risk_bound`; NaN for weights other than 0
-            and 1) and `accuracy` (on all samples, as if none were rejected). With
+            and 1) and `accuracy` (on all samples, as if none were rejected). If `fit`
+            had costs, also `cost` (mean of what answers and abstentions cost) and
+            `expected_cost` (what the probabilities predict for it). With
             `multi_label=True` each is an array with one entry for each label.
         """
         selection = self._fitted()
@@ -278,7 +327,12 @@ class SelectiveClassifier(AnsweringClassifier):
         groups = FIRST_AXIS if groups is None else groups
         data = self._read_new(x, y, sample_weight, groups, batch_size, verbose)
         answer = to_arrays(selection.answer(data.y_pred))
-        return evaluate(data, answer, selection.threshold, delta)
+        figures = evaluate(data, answer, selection.threshold, delta)
+        if selection.costs is not None:
+            abstain = selection.record and selection.record.abstain_cost
+            at = selection.threshold
+            figures |= mean_costs(data, answer, at, selection.costs, abstain)
+        return figures
 
     def check(
         self,
@@ -410,18 +464,34 @@ class SelectiveClassifier(AnsweringClassifier):
     def _arguments(cls, layer: SelectionLayer) -> dict[str, Any]:
         return {"csf": layer.csf, **layer.outputs.config(*OPTIONS)}
 
+    def _check_costs(
+        self, costs: Any, abstain_cost: float | None
+    ) -> tuple[Array, float | None]:
+        """Returns checked costs, which replace score and decision threshold."""
+        name = "auto" if self._auto else csf_module.name_of(self.csf)
+        if name != "msp":
+            refuse("csf", name, "left out with `costs`: confidence is minus the cost")
+        d = self.outputs.decision_threshold
+        if d != 0.5:
+            refuse("decision_threshold", d, "left out with `costs`, which decide")
+        if abstain_cost is not None:
+            abstain_cost = check_abstain("abstain_cost", abstain_cost)
+        return check_costs(costs, None, square=True), abstain_cost
+
     def _new_layer(
         self,
         calibrator: Calibrator | None,
         csf: Any,
         threshold: Any = -math.inf,
         record: FitRecord | None = None,
+        costs: Array | None = None,
     ) -> SelectionLayer:
         return SelectionLayer(
             self._calibration(calibrator),
             csf,
             threshold=threshold,
             record=record,
+            costs=costs,
             **self.outputs.config(*OPTIONS),
         )
 

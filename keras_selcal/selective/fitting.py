@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from keras_selcal._arrays import Array
+from keras_selcal._validation import refuse
 from keras_selcal.csf.choice import Choice, best_of, default_candidates
 from keras_selcal.csf.probabilities import msp
 from keras_selcal.csf.score import ConfidenceScore
@@ -78,6 +79,36 @@ def choose_score(
     return best_of(scores, ranks, of_labels(wrong), weights)
 
 
+def mean_costs(
+    data: SelectionData,
+    answer: dict[str, Array],
+    threshold: Any,
+    costs: Array,
+    abstain_cost: float | None,
+) -> dict[str, Any]:
+    """Returns the mean cost of the answers and abstentions, and the mean that the
+    probabilities predict, of each label if multi-label.
+    """
+    answered = answer["accepted"] & (answer["confidence"] >= threshold)
+    counts = data.weight > 0
+    if abstain_cost is None and not answered[counts].all():
+        refuse(
+            "abstain_cost", None, "a number if the calibrator rejects some of the data"
+        )
+    labels = np.where(counts, data.labels, 0).astype("int64")
+    axes = tuple(range(labels.ndim - data.outputs.multi_label))
+
+    def mean(of_answers: Array) -> Any:
+        values = np.where(answered, of_answers, abstain_cost or 0.0)
+        found = np.average(np.where(counts, values, 0), axis=axes, weights=data.weight)
+        return found if data.outputs.multi_label else float(found)
+
+    return {
+        "cost": mean(costs[labels, answer["labels"]]),
+        "expected_cost": mean(-answer["confidence"].astype("float64")),
+    }
+
+
 def record_of(
     data: SelectionData,
     cuts: list[Cuts],
@@ -88,6 +119,7 @@ def record_of(
     delta: float | None,
     confidence: Array,
     choice: Choice | None,
+    **costs: Any,
 ) -> FitRecord:
     """Returns the record of a fit."""
     pairs = list(zip(cuts, thresholds, strict=True))
@@ -96,8 +128,8 @@ def record_of(
     if delta is not None:
         assert risk is not None
         bounds = [risk] * len(cuts)
-    elif coverage is not None and not data.dependent:
-        # The threshold depends on scores only, so that a plain bound holds for it.
+    elif risk is None and not data.dependent:
+        # The threshold depends on scores or costs only: a plain bound holds for it.
         delta = DEFAULT_DELTA
         bounds = [label.bound(at, delta / len(cuts)) for label, at in pairs]
         if np.isnan(bounds).any():
@@ -117,6 +149,7 @@ def record_of(
         bound=None if bounds is None else figure(bounds),
         date=datetime.date.today().isoformat(),
         choice=None if choice is None else str(choice),
+        **costs,
         confidence=reference_sample(unit_means(confidence, data.weight, data.units)),
     )
 
