@@ -57,7 +57,8 @@ class SelectiveClassifier(AnsweringClassifier):
     shape (..., k), and each label has its own threshold.
 
     Args:
-        model: a functional Keras model, or a built Sequential one, of one output.
+        model: a functional Keras model, or a built Sequential one. Of several
+            outputs, `output` is used.
         csf: g: a name or a callable (see `keras_selcal.csf`), or `"auto"`. Scores of
             logits take the model's own, whatever the calibrator. `"auto"` lets `fit`
             choose by AURC on a random half of the samples (or groups), as
@@ -80,6 +81,9 @@ class SelectiveClassifier(AnsweringClassifier):
         threshold: τ, once fitted; with `multi_label=True` an array (k,). None before.
         costs: those of `fit`, (k, k), or None.
         record: a `FitRecord`, what the classifier was fitted on and what it promises;
+        output: the name or index of one of several outputs. The classifier keeps, and
+            saves, the part of the model that computes it. Labels may be given for it
+            alone, or in a dict or list as in `keras.Model.fit`.
             None before `fit`.
 
     Example:
@@ -123,6 +127,7 @@ class SelectiveClassifier(AnsweringClassifier):
             model,
             calibrator,
             from_logits,
+        output: str | int | None = None,
             multi_label=multi_label,
             ignore_class=ignore_class,
             axis=axis,
@@ -132,6 +137,7 @@ class SelectiveClassifier(AnsweringClassifier):
         name = "msp" if self._auto else csf
         self.csf = csf_module.get(name, from_logits=self.from_logits)
 
+            output=output,
     @property
     def threshold(self) -> Any:
         return None if self._layer is None else self._layer.threshold
