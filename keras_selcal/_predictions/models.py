@@ -18,18 +18,29 @@ def gives_logits(model: keras.Model, from_logits: bool | None = None) -> bool:
     """
     if from_logits is not None:
         return bool(from_logits)
-    last: Any = model
-    while isinstance(last, keras.Model):
-        operations = getattr(last, "operations", None) or last.layers
-        if not operations:
-            return True
-        last = operations[-1]
+    last = _last_operation(model)
     activation = getattr(getattr(last, "activation", None), "__name__", "")
     return (
         type(last).__name__ != "CalibrationLayer"
         and type(last).__name__.lower() not in _PROBABILITIES
         and activation not in _PROBABILITIES
     )
+
+
+def _last_operation(model: keras.Model) -> Any:
+    """Returns the operation that computes a model's only output, or None."""
+    last: Any = model
+    index = 0
+    while isinstance(last, keras.Model):
+        outputs = getattr(last, "outputs", None)
+        if outputs:
+            # Of a model inside another one, it may be any of several outputs.
+            last, _, index = outputs[index]._keras_history
+        elif last.layers and len(getattr(last.layers[-1], "outputs", ())) < 2:
+            last, index = last.layers[-1], 0
+        else:
+            return None
+    return last
 
 
 class _Part(keras.Model):

@@ -272,7 +272,7 @@ class ConformalClassifier(AnsweringClassifier):
         layer = self._fitted()
         if groups is None and layer.record and layer.record.groups is not None:
             groups = "first_axis"
-        data = self._read_new(x, y, sample_weight, groups, batch_size, verbose)
+        data, _ = self._read_new(x, y, sample_weight, groups, batch_size, verbose)
         index = stratum_indices(strata, data.labels.shape, layer.strata)
         answer = self._answer(data.y_pred, index)
         return evaluate_answers(data, answer, index, layer.strata)

@@ -194,8 +194,8 @@ class AnsweringClassifier:
         data = SelectionData.of(*found, self.outputs, groups, self._told)
         return data, data.digest(keras.tree.flatten(x) if source.arrays else None)
 
-    def _read_new(self, *arguments: Any) -> SelectionData:
-        """Returns the data to evaluate on, which should not be those of the fit."""
+    def _read_new(self, *arguments: Any) -> tuple[SelectionData, bytes]:
+        """Returns what `_read` does; the data should not be those of the fit."""
         data, digest = self._read(*arguments)
         if self._fitted_on == digest:
             warnings.warn(
@@ -204,7 +204,7 @@ class AnsweringClassifier:
                 "better than they are.",
                 stacklevel=3,
             )
-        return data
+        return data, digest
 
     def _split(
         self, data: SelectionData, choosing: bool

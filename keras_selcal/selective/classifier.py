@@ -9,13 +9,13 @@ from keras import ops
 
 from keras_selcal import csf as csf_module
 from keras_selcal._arrays import Array, to_floats, to_numbers
-from keras_selcal._predictions.data import find_labels
+from keras_selcal._predictions.data import find_labels, predict_masked
 from keras_selcal._validation import refuse
 from keras_selcal.calibrators import Calibrator
 from keras_selcal.selective.base import AnsweringClassifier, to_arrays
-from keras_selcal.selective.costs import check_abstain, check_costs
 from keras_selcal.selective.checks import counted, promise, risk_check
-from keras_selcal.selective.data import FIRST_AXIS, check_finite
+from keras_selcal.selective.costs import check_abstain, check_costs
+from keras_selcal.selective.data import FIRST_AXIS, SelectionData, check_finite
 from keras_selcal.selective.drift import (
     DriftCheck,
     DriftMonitor,
@@ -25,16 +25,21 @@ from keras_selcal.selective.drift import (
     unit_means,
 )
 from keras_selcal.selective.fitting import (
-    DEFAULT_DELTA,
     choose_score,
     evaluate,
+    evaluate_mixture,
     mean_costs,
     record_of,
     select_each,
 )
 from keras_selcal.selective.layer import OPTIONS, SelectionLayer
+from keras_selcal.selective.mixture import Mixture, check_unknown, remaining
 from keras_selcal.selective.record import FitRecord, SelectivePrediction
-from keras_selcal.selective.threshold import check_delta, check_target
+from keras_selcal.selective.threshold import (
+    DEFAULT_DELTA,
+    check_delta,
+    check_target,
+)
 
 
 class SelectiveClassifier(AnsweringClassifier):
@@ -76,14 +81,14 @@ class SelectiveClassifier(AnsweringClassifier):
             of d, so that it is lowest at p = d.
         ignore_class: samples with this label do not count in `fit` and `evaluate`.
         axis: axis of the classes in the model's output: -1, or 1 for channels first.
+        output: the name or index of one of several outputs. The classifier keeps, and
+            saves, the part of the model that computes it. Labels may be given for it
+            alone, or in a dict or list as in `keras.Model.fit`.
 
     Attributes:
         threshold: τ, once fitted; with `multi_label=True` an array (k,). None before.
         costs: those of `fit`, (k, k), or None.
         record: a `FitRecord`, what the classifier was fitted on and what it promises;
-        output: the name or index of one of several outputs. The classifier keeps, and
-            saves, the part of the model that computes it. Labels may be given for it
-            alone, or in a dict or list as in `keras.Model.fit`.
             None before `fit`.
 
     Example:
@@ -122,22 +127,22 @@ class SelectiveClassifier(AnsweringClassifier):
         decision_threshold: float = 0.5,
         ignore_class: int | None = None,
         axis: int = -1,
+        output: str | int | None = None,
     ) -> None:
         super().__init__(
             model,
             calibrator,
             from_logits,
-        output: str | int | None = None,
             multi_label=multi_label,
             ignore_class=ignore_class,
             axis=axis,
             decision_threshold=decision_threshold,
+            output=output,
         )
         self._auto = isinstance(csf, str) and csf == "auto"
         name = "msp" if self._auto else csf
         self.csf = csf_module.get(name, from_logits=self.from_logits)
 
-            output=output,
     @property
     def threshold(self) -> Any:
         return None if self._layer is None else self._layer.threshold
@@ -170,6 +175,8 @@ class SelectiveClassifier(AnsweringClassifier):
         delta: float | None = None,
         costs: Any = None,
         abstain_cost: float | None = None,
+        unknown: Any = None,
+        unknown_share: float | None = None,
         sample_weight: Any = None,
         groups: Any = None,
         batch_size: int | None = None,
@@ -190,6 +197,12 @@ class SelectiveClassifier(AnsweringClassifier):
         yet, and the rest tells what the decisions cost. Use a calibrator: costs take
         the probabilities at their word.
 
+        With `unknown`, the risk is that of a mixture in which a share π of the inputs
+        belongs to no class: each answer to one of them is an error. `fit` draws a
+        sample of the mixture from `x` and `unknown`, see `select_threshold`, and its
+        guarantee holds for the mixture. A calibrator is fitted, and a score chosen, on
+        `x` alone.
+
         Args:
             x: arrays, or a data set of (x, y) or (x, y, sample_weight) batches
                 (`tf.data.Dataset`, `keras.utils.PyDataset`, PyTorch's `DataLoader`,
@@ -203,6 +216,10 @@ class SelectiveClassifier(AnsweringClassifier):
                 class (row). (2, 2) for one sigmoid unit, and for each label with
                 `multi_label=True`.
             abstain_cost: cost of an abstention. By default there are none.
+            unknown: inputs that belong to none of the classes, in any form that
+                `keras.Model.predict` takes: independent draws of those that come in
+                use, and not those that the model was trained on. With `risk` only.
+            unknown_share: π in (0, 1), the share of such inputs in use.
             sample_weight: weights of at least 0, where `x` is arrays. Samples of
                 weight 0 do not count; other weights than 0 and 1 are refused with
                 `delta`.
@@ -218,12 +235,10 @@ class SelectiveClassifier(AnsweringClassifier):
                 refuse("abstain_cost", abstain_cost, "None without `costs`")
             coverage, risk, delta = check_target(coverage, risk, delta)
         else:
-            for name, value in (("coverage", coverage), ("risk", risk)):
-                if value is not None:
-                    refuse(name, value, "None with `costs`, which are a target too")
-            if delta is not None:
-                refuse("delta", delta, "None with `costs`; it belongs to `risk`")
-            costs, abstain_cost = self._check_costs(costs, abstain_cost)
+            others = {"coverage": coverage, "risk": risk, "delta": delta}
+            costs, abstain_cost = self._check_costs(costs, abstain_cost, others)
+        others = {"coverage": coverage, "costs": costs, "groups": groups}
+        share = check_unknown(unknown, unknown_share, others)
         data, digest = self._read(x, y, sample_weight, groups, batch_size, verbose)
         if costs is not None:
             check_costs(costs, self.outputs.rows_of(data.y_pred.shape)[0], square=True)
@@ -241,17 +256,24 @@ class SelectiveClassifier(AnsweringClassifier):
             csf = choice.csf
             if verbose:
                 print(f'SelectiveClassifier(csf="auto") chose {choice}.')
+        mixture, level = None, delta
+        if share is not None:
+            mixture = self._mixture(data, unknown, share, batch_size, verbose)
+            data = mixture.drawn(DEFAULT_DELTA if delta is None else delta, digest)
+            level = None if delta is None else remaining(delta)
         unselected = self._new_layer(calibrator, csf, costs=costs)
         answer = to_arrays(unselected.answer(data.y_pred))
         cuts = data.cuts(answer, predicted=True)
-        paid = {}
+        further: dict[str, Any] = {}
         if costs is None:
-            thresholds = select_each(cuts, coverage, risk, delta)
+            thresholds = select_each(cuts, coverage, risk, level)
         else:
             # As the layer rounds it.
             limit = -math.inf if abstain_cost is None else -np.float32(abstain_cost)
             thresholds = [float(limit)] * len(cuts)
-            paid = mean_costs(data, answer, float(limit), costs, abstain_cost)
+            further = mean_costs(data, answer, float(limit), costs, abstain_cost)
+        if mixture is not None:
+            further = mixture.coverages(answer, thresholds[0])
         record = record_of(
             data,
             cuts,
@@ -262,7 +284,8 @@ class SelectiveClassifier(AnsweringClassifier):
             confidence=answer["confidence"],
             choice=choice,
             abstain_cost=abstain_cost,
-            **paid,
+            unknown_share=share,
+            **further,
         )
         threshold = thresholds if self.outputs.multi_label else thresholds[0]
         selection = self._new_layer(calibrator, csf, threshold, record, costs)
@@ -298,6 +321,8 @@ class SelectiveClassifier(AnsweringClassifier):
         y: Any = None,
         *,
         delta: float | None = None,
+        unknown: Any = None,
+        unknown_share: float | None = None,
         sample_weight: Any = None,
         groups: Any = None,
         batch_size: int | None = None,
@@ -309,6 +334,8 @@ class SelectiveClassifier(AnsweringClassifier):
             x: as in `fit`.
             y: as in `fit`.
             delta: δ of the bound. Defaults to that of `fit`, or else 0.05.
+            unknown: as in `fit`; other inputs than there.
+            unknown_share: as in `fit`, by default the same.
             sample_weight: as in `fit`.
             groups: as in `fit`, but tokens and pixels are grouped by the first axis
                 by default.
@@ -322,7 +349,9 @@ class SelectiveClassifier(AnsweringClassifier):
             probability of at most δ, see `risk_bound`; NaN for weights other than 0
             and 1) and `accuracy` (on all samples, as if none were rejected). If `fit`
             had costs, also `cost` (mean of what answers and abstentions cost) and
-            `expected_cost` (what the probabilities predict for it). With
+            `expected_cost` (what the probabilities predict for it). With `unknown`,
+            these figures are of the mixture, and `known_coverage` and
+            `unknown_coverage` of its two kinds. With
             `multi_label=True` each is an array with one entry for each label.
         """
         selection = self._fitted()
@@ -330,8 +359,17 @@ class SelectiveClassifier(AnsweringClassifier):
             record = selection.record
             delta = (record and record.delta) or DEFAULT_DELTA
         delta = check_delta(delta)
+        if unknown is not None and unknown_share is None and selection.record:
+            unknown_share = selection.record.unknown_share
+        others = {"costs": selection.costs, "groups": groups}
+        share = check_unknown(unknown, unknown_share, others)
         groups = FIRST_AXIS if groups is None else groups
-        data = self._read_new(x, y, sample_weight, groups, batch_size, verbose)
+        arguments = x, y, sample_weight, groups, batch_size, verbose
+        data, digest = self._read_new(*arguments)
+        if share is not None:
+            mixture = self._mixture(data, unknown, share, batch_size, verbose)
+            answer = to_arrays(selection.answer(mixture.data.y_pred))
+            return evaluate_mixture(mixture, answer, selection.threshold, delta, digest)
         answer = to_arrays(selection.answer(data.y_pred))
         figures = evaluate(data, answer, selection.threshold, delta)
         if selection.costs is not None:
@@ -466,14 +504,33 @@ class SelectiveClassifier(AnsweringClassifier):
             seed=seed,
         )
 
+    def _mixture(
+        self,
+        data: SelectionData,
+        unknown: Any,
+        share: float,
+        batch_size: Any,
+        verbose: Any,
+    ) -> Mixture:
+        """Returns data and unknown inputs, with the model's outputs for them."""
+        y_pred, mask = predict_masked(
+            self.model, unknown, batch_size, verbose, self.outputs.axis
+        )
+        if mask is not None:
+            refuse("unknown", "masked outputs", "inputs without a mask")
+        return Mixture.of(data, y_pred, share)
+
     @classmethod
     def _arguments(cls, layer: SelectionLayer) -> dict[str, Any]:
         return {"csf": layer.csf, **layer.outputs.config(*OPTIONS)}
 
     def _check_costs(
-        self, costs: Any, abstain_cost: float | None
+        self, costs: Any, abstain_cost: float | None, others: dict[str, Any]
     ) -> tuple[Array, float | None]:
-        """Returns checked costs, which replace score and decision threshold."""
+        """Returns checked costs, which replace targets, score and decision rule."""
+        for name, value in others.items():
+            if value is not None:
+                refuse(name, value, "None with `costs`, which are the target")
         name = "auto" if self._auto else csf_module.name_of(self.csf)
         if name != "msp":
             refuse("csf", name, "left out with `costs`: confidence is minus the cost")

@@ -16,10 +16,9 @@ from keras_selcal.csf.score import ConfidenceScore
 from keras_selcal.selective.cuts import Cuts
 from keras_selcal.selective.data import SelectionData
 from keras_selcal.selective.drift import reference_sample, unit_means
+from keras_selcal.selective.mixture import Mixture, remaining
 from keras_selcal.selective.record import FitRecord
-from keras_selcal.selective.threshold import with_margin
-
-DEFAULT_DELTA = 0.05
+from keras_selcal.selective.threshold import DEFAULT_DELTA, with_margin
 
 
 def select_each(
@@ -119,7 +118,7 @@ def record_of(
     delta: float | None,
     confidence: Array,
     choice: Choice | None,
-    **costs: Any,
+    **further: Any,
 ) -> FitRecord:
     """Returns the record of a fit."""
     pairs = list(zip(cuts, thresholds, strict=True))
@@ -135,8 +134,8 @@ def record_of(
         if np.isnan(bounds).any():
             delta = bounds = None
 
-    def figure(values: list[float]) -> Any:
-        return tuple(values) if data.outputs.multi_label else values[0]
+    def figure(values: Any) -> Any:
+        return tuple(map(float, values)) if data.outputs.multi_label else values[0]
 
     return FitRecord(
         n=data.n,
@@ -149,7 +148,10 @@ def record_of(
         bound=None if bounds is None else figure(bounds),
         date=datetime.date.today().isoformat(),
         choice=None if choice is None else str(choice),
-        **costs,
+        **{
+            name: figure(value) if isinstance(value, np.ndarray) else value
+            for name, value in further.items()
+        },
         confidence=reference_sample(unit_means(confidence, data.weight, data.units)),
     )
 
@@ -172,3 +174,19 @@ def evaluate(
         name: values if data.outputs.multi_label else float(values[0])
         for name, values in zip(names, figures, strict=True)
     }
+
+
+def evaluate_mixture(
+    mixture: Mixture,
+    answer: dict[str, Array],
+    threshold: float,
+    delta: float,
+    seed: bytes,
+) -> dict[str, Any]:
+    """Returns the same of a mixture, and the coverages of its kinds. The bound is that
+    of a sample of the mixture, the other figures use all of the data.
+    """
+    figures = evaluate(mixture.weighted(), answer, threshold, delta)
+    (cuts,) = mixture.drawn(delta, seed).cuts(answer)
+    figures["selective_risk_bound"] = cuts.bound(threshold, remaining(delta))
+    return figures | mixture.coverages(answer, threshold)

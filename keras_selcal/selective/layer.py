@@ -32,8 +32,8 @@ class SelectionLayer(AnswerLayer):
     calibrator, and what `fit` finds: `threshold`, one for each label with
     `multi_label=True`, and the `FitRecord`. With `costs`, labels are those of least
     expected cost, and confidence is minus that cost. Threshold and costs are weights
-    that are not trained, so that `save_weights` and `load_weights` keep them; the record
-    is none.
+    that are not trained, so that `save_weights` and `load_weights` keep them; the
+    record is none.
     """
 
     record_class = FitRecord

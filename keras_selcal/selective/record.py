@@ -66,6 +66,11 @@ class FitRecord(Record):
             several labels: of all labels at once). None where nothing is promised.
         date: day of the fit, in ISO format.
         choice: how `csf="auto"` chose, in a sentence, or None.
+        unknown_share: of `fit`, or None. If it is given, all figures are of the mixture
+            with that share of unknown inputs, and n is the size of the sample that was
+            drawn of it.
+        known_coverage: share of the known inputs that is accepted, or None.
+        unknown_coverage: share of the unknown inputs that is accepted, or None.
         abstain_cost: of `fit`, or None.
         cost: with the costs of `fit`, the mean cost of these samples; an abstention
             costs `abstain_cost`.
@@ -86,6 +91,9 @@ class FitRecord(Record):
     bound: Figure | None
     date: str
     choice: str | None = None
+    unknown_share: float | None = None
+    known_coverage: float | None = None
+    unknown_coverage: float | None = None
     abstain_cost: float | None = None
     cost: Figure | None = None
     expected_cost: Figure | None = None
@@ -109,6 +117,10 @@ class FitRecord(Record):
             parts.append("bound=None")
         else:
             parts.append(f"delta={self.delta:g}, bound={_text(self.bound)}")
+        if self.unknown_share is not None:
+            parts.append(f"unknown_share={self.unknown_share:g}")
+            parts.append(f"known_coverage={self.known_coverage:.4g}")
+            parts.append(f"unknown_coverage={self.unknown_coverage:.4g}")
         if self.cost is not None and self.expected_cost is not None:
             if self.abstain_cost is not None:
                 parts.append(f"abstain_cost={self.abstain_cost:g}")

@@ -240,6 +240,21 @@ def test_subclassed_models(form):
         wrong.fit(x, kind, coverage=0.7, verbose=0)
 
 
+def test_a_head_of_a_model_inside_another_one():
+    inner = two_headed()
+    inputs = keras.Input((3,))
+    for wrap in (lambda outputs: outputs, lambda outputs: [*outputs.values()]):
+        outputs = wrap(inner(inputs))
+        model = keras.Model(inputs, outputs)
+        for place, from_logits in zip(
+            outputs if isinstance(outputs, dict) else range(2),
+            (True, False),
+            strict=True,
+        ):
+            found = SelectiveClassifier(model, output=place)
+            assert found.from_logits is from_logits
+
+
 def test_a_dict_of_one_output():
     x, kind, _ = labels()
     inputs, logits, _ = heads()
@@ -252,6 +267,11 @@ def test_a_dict_of_one_output():
         assert OneOutput.of(single(0), output).key is None
 
 
+def begin(model, callback):
+    callback.set_model(model)
+    callback.on_train_begin()
+
+
 def use(call, model, **options):
     x, y, _ = labels(30)
     data = (x, y)
@@ -260,8 +280,8 @@ def use(call, model, **options):
         "conformal": lambda: ConformalClassifier(model, **options),
         "fit_model": lambda: TemperatureScaling().fit_model(model, x, y, **options),
         "wrap": lambda: TemperatureScaling().fit(x, y).wrap(model, **options),
-        "monitor": lambda: train(model, *data, [CalibrationMonitor(data, **options)]),
-        "at_end": lambda: train(model, *data, [CalibrateAtEnd(data, **options)]),
+        "monitor": lambda: begin(model, CalibrationMonitor(data, **options)),
+        "at_end": lambda: begin(model, CalibrateAtEnd(data, **options)),
     }[call]()
 
 

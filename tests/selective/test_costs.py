@@ -51,7 +51,7 @@ class TestLeastCost:
         # Where it shows, it is refused.
         costs = np.array([[0, 1, 2], [10, 0, 2]])
         np.testing.assert_array_equal(least_cost(p, costs), [1, 0])
-        with pytest.raises(ValueError, match="`costs` must be of shape .2, m.: true"):
+        with pytest.raises(ValueError, match=r"`costs` must be of shape .2, m.: true"):
             least_cost(p, costs.T)
 
     def test_errors_that_cost_one_give_the_rule_of_chow(self):
@@ -237,7 +237,7 @@ def test_weights_masks_and_ignored_classes():
     assert record.n == 200
 
 
-def test_several_labels_and_one_sigmoid_unit():
+def test_several_labels_and_one_sigmoid_unit(tmp_path):
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, (400, 2))
     z = (2 * y - 1 + rng.normal(size=(400, 2))).astype("float32")
@@ -246,13 +246,17 @@ def test_several_labels_and_one_sigmoid_unit():
     several = SelectiveClassifier(identity(2), multi_label=True)
     several.fit(z, y, costs=costs, abstain_cost=0.5, verbose=0)
     found = several.predict(z, verbose=0).labels
+    several.save(tmp_path / "several.keras")
+    assert SelectiveClassifier.load(tmp_path / "several.keras").record == several.record
     for label in range(2):
         expected = least_cost(p[:, label], costs, abstain=0.5)
         np.testing.assert_array_equal(found[:, label], expected)
         paid = np.where(expected < 0, 0.5, costs[y[:, label], expected]).mean()
         assert several.record.cost[label] == pytest.approx(paid)
         one = SelectiveClassifier(identity(1))
-        one.fit(z[:, label, None], y[:, label], costs=costs, abstain_cost=0.5, verbose=0)
+        one.fit(
+            z[:, label, None], y[:, label], costs=costs, abstain_cost=0.5, verbose=0
+        )
         assert one.record.cost == pytest.approx(paid)
         labels = one.predict(z[:, label, None], verbose=0).labels
         np.testing.assert_array_equal(labels, expected)
