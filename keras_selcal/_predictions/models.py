@@ -28,7 +28,7 @@ def gives_logits(model: keras.Model, from_logits: bool | None = None) -> bool:
 
 
 def _last_operation(model: keras.Model) -> Any:
-    """Returns the operation that computes a model's only output, or None."""
+    """Returns the operation that computes a model's only output, None if unknown."""
     last: Any = model
     index = 0
     while isinstance(last, keras.Model):
@@ -36,7 +36,7 @@ def _last_operation(model: keras.Model) -> Any:
         if outputs:
             # Of a model inside another one, it may be any of several outputs.
             last, _, index = outputs[index]._keras_history
-        elif last.layers and len(getattr(last.layers[-1], "outputs", ())) < 2:
+        elif last.layers and not isinstance(last, _Part):
             last, index = last.layers[-1], 0
         else:
             return None
@@ -64,14 +64,12 @@ class OneOutput:
     """One output of a model.
 
     Attributes:
-        whole: the model.
         model: a model that returns this output alone. It shares the weights.
         key: its key or index in what the whole model returns; None if it is all.
         name: its name: the key, or that of its layer.
         number: how many outputs there are, if they are in a list and that is known.
     """
 
-    whole: keras.Model
     model: keras.Model
     key: Any = None
     name: str | None = None
@@ -87,12 +85,12 @@ class OneOutput:
         found = getattr(model, "output", None) if _is_functional(model) else None
         if found is None:
             if output is None:
-                return cls(model, model)
-            return cls(model, _Part(model, output), output, str(output))
+                return cls(model)
+            return cls(_Part(model, output), output, str(output))
         if isinstance(found, keras.KerasTensor):
             if output not in (None, 0, -1, *model.output_names):
                 refuse("output", output, "None: the model has one output")
-            return cls(model, model)
+            return cls(model)
         # Where each name or index is. An index has no meaning in a dict.
         if isinstance(found, dict):
             number, names = None, list(found)
@@ -100,8 +98,10 @@ class OneOutput:
         else:
             number, names = len(found), list(model.output_names)
             places = {i: i % number for i in range(-number, number)}
-            if len(set(names)) == number:
+            if len(names) == len(set(names)) == number:
                 places |= {name: i for i, name in enumerate(names)}
+            else:
+                names = [str(i) for i in range(number)]
         if output is None and len(found) == 1:
             output = next(iter(places))
         if output not in places:
@@ -111,7 +111,7 @@ class OneOutput:
             refuse("output", output, "an output that is one tensor")
         part = keras.Model(model.input, found[key], name=model.name)
         name = key if number is None else names[key]
-        return cls(model, part, key, name, number)
+        return cls(part, key, name, number)
 
     def part(self, argument: str, value: Any) -> Any:
         """Returns the labels or weights of this output, which may come for it alone, or
@@ -187,6 +187,6 @@ def check_extensible(model: keras.Model) -> None:
         refuse(
             "model",
             model,
-            "a functional model or a built Sequential one (wrap a subclassed model as "
-            "`keras.Sequential([keras.Input(shape), model])`)",
+            "a functional model or a built Sequential one (of a subclassed model, make "
+            "`keras.Model(inputs, model(inputs))` with `inputs = keras.Input(shape)`)",
         )
