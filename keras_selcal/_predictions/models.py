@@ -43,6 +43,26 @@ def _last_operation(model: keras.Model) -> Any:
     return last
 
 
+def append_layer(model: keras.Model, layer: keras.layers.Layer) -> keras.Model:
+    """Returns the functional model `layer(model(inputs))`, which shares its weights."""
+    check_extensible(model)
+    sequential = isinstance(model, keras.Sequential)
+    inputs = model.inputs[0] if sequential else model.input
+    outputs = layer(model(inputs))
+    return keras.Model(inputs, outputs, name=f"{layer.name}_of_{model.name}")
+
+
+def check_extensible(model: keras.Model) -> None:
+    """Checks that a layer can be appended to a model."""
+    if not getattr(model, "inputs", None):
+        refuse(
+            "model",
+            model,
+            "a functional model or a built Sequential one (of a subclassed model, make "
+            "`keras.Model(inputs, model(inputs))` with `inputs = keras.Input(shape)`)",
+        )
+
+
 class _Part(keras.Model):
     """One of the outputs of a model that is not functional."""
 
@@ -160,33 +180,16 @@ def refuse_several(outputs: Any) -> None:
     refuse("output", None, _listed(outputs))
 
 
-def append_layer(
-    model: keras.Model, layer: keras.layers.Layer, output: OneOutput | None = None
+def map_output(
+    model: keras.Model, layer: keras.layers.Layer, output: OneOutput
 ) -> keras.Model:
-    """Returns the functional model `layer(model(inputs))`, which shares its weights.
-
-    If `output` is one of several outputs, it alone goes through the layer, and the
-    others stay as they are.
+    """Returns the model with an output that goes through a layer; other outputs stay as
+    they are.
     """
-    name = f"{layer.name}_of_{model.name}"
-    if output is None or output.key is None:
-        check_extensible(model)
-        sequential = isinstance(model, keras.Sequential)
-        inputs = model.inputs[0] if sequential else model.input
-        return keras.Model(inputs, layer(model(inputs)), name=name)
+    if output.key is None:
+        return append_layer(model, layer)
     check_extensible(output.model)
     found, key = model.output, output.key
     outputs = dict(found) if isinstance(found, dict) else list(found)
     outputs[key] = layer(found[key])
-    return keras.Model(model.input, outputs, name=name)
-
-
-def check_extensible(model: keras.Model) -> None:
-    """Checks that a layer can be appended to a model."""
-    if not getattr(model, "inputs", None):
-        refuse(
-            "model",
-            model,
-            "a functional model or a built Sequential one (of a subclassed model, make "
-            "`keras.Model(inputs, model(inputs))` with `inputs = keras.Input(shape)`)",
-        )
+    return keras.Model(model.input, outputs, name=f"{layer.name}_of_{model.name}")

@@ -355,7 +355,7 @@ class Calibrator(ABC):
                 the others stay as they are.
         """
         require_backend()
-        from keras_selcal._predictions.models import OneOutput, append_layer
+        from keras_selcal._predictions.models import OneOutput, map_output
         from keras_selcal.calibrators.layer import CalibrationLayer
 
         one = OneOutput.of(model, output)
@@ -366,7 +366,7 @@ class Calibrator(ABC):
                 "ends in no softmax or sigmoid, are taken for logits: pass from_logits",
                 stacklevel=2,
             )
-        return append_layer(model, CalibrationLayer(self, outputs.from_logits), one)
+        return map_output(model, CalibrationLayer(self, outputs.from_logits), one)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Saves the fitted calibrator as one small .npz file.

@@ -14,8 +14,8 @@ from keras_selcal._arrays import Array
 from keras_selcal._predictions.data import LabelledData
 from keras_selcal._predictions.models import (
     OneOutput,
-    append_layer,
     check_extensible,
+    map_output,
 )
 from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._predictions.samples import check_outputs
@@ -150,7 +150,7 @@ class CalibrateAtEnd(keras.callbacks.Callback):
         y_pred, y_true, weight = self._data.predict(output, axis=outputs.axis)
         calibrator = self.calibrator.fitted_copy(y_pred, y_true, weight, outputs)
         layer = CalibrationLayer(calibrator, from_logits=outputs.from_logits)
-        self.calibrated_model = append_layer(self.model, layer, output)
+        self.calibrated_model = map_output(self.model, layer, output)
         self.calibrator = calibrator
         self._calibrated_weights = _fingerprint(self.model)
         p = ops.convert_to_numpy(layer(ops.convert_to_tensor(y_pred)))

@@ -52,9 +52,9 @@ class SelectiveClassifier(AnsweringClassifier):
     ```
 
     with p the calibrated probabilities of the model, g a confidence score function and
-    τ the threshold that `fit` selects on held-out data. With the costs of `fit`, the
-    answer is the one of least expected cost, see `least_cost`: g is minus that cost,
-    and −τ the cost of an abstention.
+    τ the threshold that `fit` selects on held-out data. If `fit` is given
+    costs, the answer is the class of least expected cost (see `least_cost`), g is minus
+    that cost, and −τ the cost of an abstention.
 
     The model's output has shape (..., k): samples, tokens (b, t, k) or pixels
     (b, h, w, k). One sigmoid unit, (..., 1) or (n,), equals two columns (1 − p, p).
@@ -194,14 +194,13 @@ class SelectiveClassifier(AnsweringClassifier):
 
         With `costs` there is nothing to select: the decisions follow from the
         probabilities (`least_cost`). The data fit the calibrator, if that is not fitted
-        yet, and the rest tells what the decisions cost. Use a calibrator: costs take
-        the probabilities at their word.
+        yet, and the rest shows what the decisions cost. Use a calibrator: the decisions
+        are only as good as the probabilities.
 
-        With `unknown`, the risk is that of a mixture in which a share π of the inputs
-        belongs to no class: each answer to one of them is an error. `fit` draws a
-        sample of the mixture from `x` and `unknown`, see `select_threshold`, and its
-        guarantee holds for the mixture. A calibrator is fitted, and a score chosen, on
-        `x` alone.
+        With `unknown`, a share π of the inputs belongs to no class, and each answer to
+        one of them is an error. `fit` draws a sample of this mixture from `x` and
+        `unknown` (see `select_threshold`), and the guarantee holds for the mixture. A
+        calibrator is fitted, and a score chosen, on `x` alone.
 
         Args:
             x: arrays, or a data set of (x, y) or (x, y, sample_weight) batches

@@ -82,8 +82,8 @@ def select_threshold(
     With `unknown`, the population is a mixture: a share π of the inputs belongs to no
     class, and every answer to one of them is an error. From the scores of known and of
     unknown inputs, the function draws a sample of the mixture, of a size for which both
-    suffice, and selects the threshold on it. The risk is then that of the mixture, and
-    so is its guarantee, for which the sample gets 19/20 of δ.
+    suffice, and selects the threshold on it. Risk and guarantee are for the mixture;
+    1/20 of δ is for the case that the inputs of a kind do not suffice.
 
     Args:
         scores: confidence scores (n,): the larger, the more confident. A score of −∞
