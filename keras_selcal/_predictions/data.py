@@ -266,18 +266,19 @@ def predict_masked(
     batch_size: int | None = None,
     verbose: Any = "auto",
     axis: int = -1,
+    name: str = "x",
 ) -> tuple[Array, Array | None]:
     """Returns a model's outputs and their mask, for what Keras's `predict` takes.
 
     Where batches differ in size, shorter ones are padded with NaN, which is masked.
-    `axis` is the axis of the classes in the outputs.
+    `axis` is the axis of the classes in the outputs; errors use the `name` of `x`.
     """
     if is_array(x) and not _are_batches(x):
         n = int(keras.tree.flatten(x)[0].shape[0])
         size = _BATCH_SIZE if batch_size is None else batch_size
         size = check_count("batch_size", size)
         if n == 0:
-            refuse("x", "no samples", "arrays of at least one sample")
+            refuse(name, "no samples", "arrays of at least one sample")
         x = _Arrays((x,), n, size)
     steps = len(x) if hasattr(x, "__len__") else None
     with Forward(model, steps, verbose) as forward:
@@ -286,7 +287,7 @@ def predict_masked(
             for batch in _batches(x)
         ]
     if not found:
-        refuse("x", x, "of at least one batch")
+        refuse(name, x, "of at least one batch")
     outputs, masks = zip(*found, strict=True)
     masks = _without_padding(outputs, masks, axis)
     mask = None if masks[0] is None else _concatenated(masks).astype(bool)

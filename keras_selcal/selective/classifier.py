@@ -513,7 +513,7 @@ class SelectiveClassifier(AnsweringClassifier):
     ) -> Mixture:
         """Returns data and unknown inputs, with the model's outputs for them."""
         y_pred, mask = predict_masked(
-            self.model, unknown, batch_size, verbose, self.outputs.axis
+            self.model, unknown, batch_size, verbose, self.outputs.axis, "unknown"
         )
         if mask is not None:
             refuse("unknown", "masked outputs", "inputs without a mask")
