@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         Policy,
         RiskMonitor,
         SelectiveClassifier,
+        least_cost,
         select_threshold,
     )
 
@@ -103,6 +104,7 @@ __all__ = [
     "conformal",
     "csf",
     "functional",
+    "least_cost",
     "losses",
     "metrics",
     "plots",

@@ -175,7 +175,7 @@ def layer_cases():
         "multi_label",
         "tokens",
     ):
-        for score in _scores_of(form):
+        for score in (*_scores_of(form), "costs"):
             found[f"selection-{score}-{form}"] = partial(_selection, score, form), form
         for method in ("lac", "aps", "raps", "saps"):
             if form != "multi_label":
@@ -200,8 +200,12 @@ def _fitted(name, form):
 def _selection(score, form):
     data = FORMS[form]
     threshold = 0.5 if form != "multi_label" else np.full(LABELS, 0.5)
+    costs = None
+    if score == "costs":
+        score, costs = "msp", 1 - np.eye(2 if form == "multi_label" else data.classes)
     return SelectionLayer(
         csf=score,
+        costs=costs,
         threshold=threshold,
         from_logits="from_logits" in data.options,
         multi_label=form == "multi_label",

@@ -41,9 +41,12 @@ def selective():
             layers.Activation("sigmoid"),
         ]
     )
+    decided = SelectiveClassifier(network())
+    decided.fit(x, y, costs=3 - 2 * np.eye(3), abstain_cost=1.4, verbose=0)
     padded, ids = SelectiveClassifier(tokens), np.arange(200).reshape(50, 4) % 9
     return {
         "plain": (plain.fit(x, y, coverage=0.6, verbose=0), x),
+        "decided": (decided, x),
         "several": (several.fit(x, np.eye(3)[y], risk=0.3, delta=0.1, verbose=0), x),
         "padded": (padded.fit(ids, ids % 2, coverage=0.5, verbose=0), ids),
     }

@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_selcal._arrays import Array, to_numpy
 from keras_selcal._backend.ops import mask_of
+from keras_selcal._predictions.models import OneOutput, are_several, refuse_several
 from keras_selcal._validation import check_count, check_unmasked, refuse
 
 # The default of `keras.Model.predict`.
@@ -88,7 +89,7 @@ class Forward:
         else:
             output = self._model.predict_on_batch(x)
         if not isinstance(output, np.ndarray):
-            refuse("model", self._model, "a model with one output")
+            refuse_several(output)
         self._done += 1
         self._bar.update(self._done)
         return output, mask
@@ -112,6 +113,7 @@ class LabelledData:
         batch_size: batch size for arrays. Defaults to 32.
         steps: how many batches are read. By default all are.
         name: the caller's name for `x`, which errors use.
+        several: whether labels and weights may be those of several outputs.
     """
 
     def __init__(
@@ -123,14 +125,18 @@ class LabelledData:
         batch_size: int | None = None,
         steps: int | None = None,
         name: str = "x",
+        several: bool = False,
     ) -> None:
         size = _BATCH_SIZE if batch_size is None else batch_size
         self.batch_size = check_count("batch_size", size)
         self.steps = None if steps is None else check_count("steps", steps)
         if y is not None and isinstance(x, list) and not is_array(x):
             refuse(name, f"a list of {type(x[0]).__name__}", "arrays or a data set")
+        self._several = several
         y, sample_weight = (
-            np.asarray(part) if isinstance(part, list) else part
+            np.asarray(part)
+            if isinstance(part, list) and not (several and are_several(part))
+            else part
             for part in (y, sample_weight)
         )
         self.arrays = is_array(x) and not (y is None and _are_batches(x))
@@ -147,7 +153,7 @@ class LabelledData:
             refuse("y", y, "the labels of `x`, if `x` is arrays")
         parts = (x, y) if sample_weight is None else (x, y, sample_weight)
         for argument, part in zip(("y", "sample_weight"), parts[1:], strict=False):
-            if not _is_one_array(part):
+            if not self._is_allowed(part):
                 refuse(argument, type(part), "one array")
         lengths = {int(leaf.shape[0]) for leaf in keras.tree.flatten(parts)}
         if len(lengths) != 1:
@@ -158,7 +164,12 @@ class LabelledData:
 
     @classmethod
     def for_validation(
-        cls, data: Any, batch_size: int | None = None, steps: int | None = None
+        cls,
+        data: Any,
+        batch_size: int | None = None,
+        steps: int | None = None,
+        *,
+        several: bool = False,
     ) -> "LabelledData":
         """Builds the data from what `keras.Model.fit` takes as `validation_data`.
 
@@ -166,9 +177,8 @@ class LabelledData:
         """
         arrays = isinstance(data, tuple | list)
         if arrays:
-            allowed = (
-                len(data) in (2, 3) and is_array(data[0]) and _is_one_array(data[1])
-            )
+            allowed = len(data) in (2, 3) and is_array(data[0])
+            allowed = allowed and (_is_one_array(data[1]) or several)
         else:
             allowed = isinstance(data, keras.utils.PyDataset | Iterable) and not (
                 isinstance(data, Mapping | Iterator) or is_array(data)
@@ -186,27 +196,33 @@ class LabelledData:
             batch_size=batch_size,
             steps=steps,
             name="validation_data",
+            several=several,
         )
 
-    def __iter__(self) -> Iterator[tuple[Any, Array, Array | None]]:
+    def _is_allowed(self, part: Any) -> bool:
+        return _is_one_array(part) or (self._several and is_array(part))
+
+    def _read(self, of: OneOutput) -> Iterator[tuple[Any, Array, Array | None]]:
+        """Yields the batches with the labels and weights of one output."""
         for batch in itertools.islice(_batches(self._data), self.steps):
             if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
                 allowed = "of (x, y) or (x, y, sample_weight) batches"
                 refuse(self._name, type(batch), allowed)
             x, y, weight = (*batch, None)[:3]
+            y, weight = of.part("y", y), of.part("sample_weight", weight)
             if not _is_one_array(y):
                 refuse(self._name, y, "of one array of labels in each batch")
             yield x, to_numpy(y), None if weight is None else to_numpy(weight)
 
     def predict(
         self,
-        model: keras.Model,
+        output: OneOutput,
         *,
         verbose: Any = 0,
         first: bool = False,
         axis: int = -1,
     ) -> tuple[Array, Array, Array | None]:
-        """Returns the model's outputs for all of the data, or for the first batch,
+        """Returns an output of a model for all of the data, or for the first batch,
         with labels and weights, in the order of the data.
 
         The weights are the product of sample weights and the outputs' Keras mask, or
@@ -218,10 +234,12 @@ class LabelledData:
         if steps is None and hasattr(self._data, "__len__"):
             steps = len(self._data)
         found: list[tuple[Array, Array, Array | None]] = []
-        with Forward(model, steps, verbose) as forward:
-            for x, y, weight in itertools.islice(self, 1 if first else None):
-                output, mask = forward(x)
-                found.append((output, y, _product(weight, mask)))
+        with Forward(output.model, steps, verbose) as forward:
+            for x, y, weight in itertools.islice(
+                self._read(output), 1 if first else None
+            ):
+                y_pred, mask = forward(x)
+                found.append((y_pred, y, _product(weight, mask)))
         if not found:
             refuse(self._name, self._data, "of at least one batch")
         return self._joined(found, axis)
@@ -248,18 +266,19 @@ def predict_masked(
     batch_size: int | None = None,
     verbose: Any = "auto",
     axis: int = -1,
+    name: str = "x",
 ) -> tuple[Array, Array | None]:
     """Returns a model's outputs and their mask, for what Keras's `predict` takes.
 
     Where batches differ in size, shorter ones are padded with NaN, which is masked.
-    `axis` is the axis of the classes in the outputs.
+    `axis` is the axis of the classes in the outputs; errors use the `name` of `x`.
     """
     if is_array(x) and not _are_batches(x):
         n = int(keras.tree.flatten(x)[0].shape[0])
         size = _BATCH_SIZE if batch_size is None else batch_size
         size = check_count("batch_size", size)
         if n == 0:
-            refuse("x", "no samples", "arrays of at least one sample")
+            refuse(name, "no samples", "arrays of at least one sample")
         x = _Arrays((x,), n, size)
     steps = len(x) if hasattr(x, "__len__") else None
     with Forward(model, steps, verbose) as forward:
@@ -268,7 +287,7 @@ def predict_masked(
             for batch in _batches(x)
         ]
     if not found:
-        refuse("x", x, "of at least one batch")
+        refuse(name, x, "of at least one batch")
     outputs, masks = zip(*found, strict=True)
     masks = _without_padding(outputs, masks, axis)
     mask = None if masks[0] is None else _concatenated(masks).astype(bool)

@@ -1,5 +1,6 @@
-"""Keras models: what they return, and layers appended to them."""
+"""Keras models: which output is meant, what it holds, and layers appended to it."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -17,18 +18,29 @@ def gives_logits(model: keras.Model, from_logits: bool | None = None) -> bool:
     """
     if from_logits is not None:
         return bool(from_logits)
-    last: Any = model
-    while isinstance(last, keras.Model):
-        operations = getattr(last, "operations", None) or last.layers
-        if not operations:
-            return True
-        last = operations[-1]
+    last = _last_operation(model)
     activation = getattr(getattr(last, "activation", None), "__name__", "")
     return (
         type(last).__name__ != "CalibrationLayer"
         and type(last).__name__.lower() not in _PROBABILITIES
         and activation not in _PROBABILITIES
     )
+
+
+def _last_operation(model: keras.Model) -> Any:
+    """Returns the operation that computes a model's only output, None if unknown."""
+    last: Any = model
+    index = 0
+    while isinstance(last, keras.Model):
+        outputs = getattr(last, "outputs", None)
+        if outputs:
+            # Of a model inside another one, it may be any of several outputs.
+            last, _, index = outputs[index]._keras_history
+        elif last.layers and not isinstance(last, _Part):
+            last, index = last.layers[-1], 0
+        else:
+            return None
+    return last
 
 
 def append_layer(model: keras.Model, layer: keras.layers.Layer) -> keras.Model:
@@ -46,8 +58,138 @@ def check_extensible(model: keras.Model) -> None:
         refuse(
             "model",
             model,
-            "a functional model or a built Sequential one (wrap a subclassed model as "
-            "`keras.Sequential([keras.Input(shape), model])`)",
+            "a functional model or a built Sequential one (of a subclassed model, make "
+            "`keras.Model(inputs, model(inputs))` with `inputs = keras.Input(shape)`)",
         )
-    if len(model.outputs) != 1:
-        refuse("model", model, "a model with one output")
+
+
+class _Part(keras.Model):
+    """One of the outputs of a model that is not functional."""
+
+    def __init__(self, whole: keras.Model, key: Any) -> None:
+        super().__init__(name=whole.name)
+        self.whole = whole
+        self._key = key
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        outputs = self.whole(inputs, training=training)
+        try:
+            return outputs[self._key]
+        except (KeyError, IndexError, TypeError):
+            refuse("output", self._key, _listed(outputs))
+
+
+@dataclass(frozen=True)
+class OneOutput:
+    """One output of a model.
+
+    Attributes:
+        model: a model that returns this output alone. It shares the weights.
+        key: its key or index in what the whole model returns; None if it is all.
+        name: its name: the key, or that of its layer.
+        number: how many outputs there are, if they are in a list and that is known.
+    """
+
+    model: keras.Model
+    key: Any = None
+    name: str | None = None
+    number: int | None = None
+
+    @classmethod
+    def of(cls, model: keras.Model, output: Any = None) -> "OneOutput":
+        """Returns an output by its name or index, or the only one if it is None."""
+        if not isinstance(model, keras.Model):
+            refuse("model", model, "a Keras model")
+        if isinstance(output, bool) or not isinstance(output, str | int | None):
+            refuse("output", output, "the name or index of an output, or None")
+        found = getattr(model, "output", None) if _is_functional(model) else None
+        if found is None:
+            if output is None:
+                return cls(model)
+            return cls(_Part(model, output), output, str(output))
+        if isinstance(found, keras.KerasTensor):
+            if output not in (None, 0, -1, *model.output_names):
+                refuse("output", output, "None: the model has one output")
+            return cls(model)
+        # Where each name or index is. An index has no meaning in a dict.
+        if isinstance(found, dict):
+            number, names = None, list(found)
+            places: dict[Any, Any] = {name: name for name in names}
+        else:
+            number, names = len(found), list(model.output_names)
+            places = {i: i % number for i in range(-number, number)}
+            if len(names) == len(set(names)) == number:
+                places |= {name: i for i, name in enumerate(names)}
+            else:
+                names = [str(i) for i in range(number)]
+        if output is None and len(found) == 1:
+            output = next(iter(places))
+        if output not in places:
+            refuse("output", output, _listed(found, [*places]))
+        key = places[output]
+        if not isinstance(found[key], keras.KerasTensor):
+            refuse("output", output, "an output that is one tensor")
+        part = keras.Model(model.input, found[key], name=model.name)
+        name = key if number is None else names[key]
+        return cls(part, key, name, number)
+
+    def part(self, argument: str, value: Any) -> Any:
+        """Returns the labels or weights of this output, which may come for it alone, or
+        for all outputs in a dict or list, as Keras takes them.
+        """
+        if self.key is None or value is None:
+            return value
+        if isinstance(value, dict):
+            if self.name not in value:
+                refuse(argument, list(value), f"a dict with the key {self.name!r}")
+            return value[self.name]
+        if are_several(value):
+            if isinstance(self.key, str) or self.number not in (None, len(value)):
+                allowed = f"those of output {self.name!r}, or of all as the model's"
+                refuse(argument, f"{len(value)} arrays", allowed)
+            return value[self.key]
+        return value
+
+
+def are_several(value: Any) -> bool:
+    """Returns whether labels or weights are those of several outputs."""
+    return isinstance(value, dict) or (
+        isinstance(value, list | tuple)
+        and all(len(getattr(part, "shape", ())) > 0 for part in value)
+    )
+
+
+def _is_functional(model: keras.Model) -> bool:
+    return bool(getattr(model, "inputs", None)) and not isinstance(
+        model, keras.Sequential
+    )
+
+
+def _listed(outputs: Any, places: Any = None) -> str:
+    """Returns in words which outputs there are, by name or index."""
+    if not isinstance(outputs, dict | list | tuple):
+        return "None: the model has one output"
+    if places is None:
+        places = outputs if isinstance(outputs, dict) else range(len(outputs))
+    listed = [repr(place) for place in places if isinstance(place, str) or place >= 0]
+    return f"one of {', '.join(listed)}: the model has several outputs"
+
+
+def refuse_several(outputs: Any) -> None:
+    """Refuses what a model returns, if that is not one output."""
+    refuse("output", None, _listed(outputs))
+
+
+def map_output(
+    model: keras.Model, layer: keras.layers.Layer, output: OneOutput
+) -> keras.Model:
+    """Returns the model with an output that goes through a layer; other outputs stay as
+    they are.
+    """
+    if output.key is None:
+        return append_layer(model, layer)
+    check_extensible(output.model)
+    found, key = model.output, output.key
+    outputs = dict(found) if isinstance(found, dict) else list(found)
+    outputs[key] = layer(found[key])
+    return keras.Model(model.input, outputs, name=f"{layer.name}_of_{model.name}")

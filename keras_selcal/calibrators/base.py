@@ -233,6 +233,7 @@ class Calibrator(ABC):
         *,
         sample_weight: Any = None,
         from_logits: bool | None = None,
+        output: str | int | None = None,
         batch_size: int | None = None,
         verbose: Any = "auto",
     ) -> C:
@@ -243,7 +244,7 @@ class Calibrator(ABC):
         count.
 
         Args:
-            model: a Keras model with one output.
+            model: a Keras model.
             x: arrays, or a data set of (x, y) or (x, y, sample_weight) batches
                 (`tf.data.Dataset`, `keras.utils.PyDataset`, PyTorch's `DataLoader`,
                 any iterable).
@@ -252,15 +253,20 @@ class Calibrator(ABC):
             from_logits: whether the model returns logits. By default it does unless
                 its last operation is a softmax or a sigmoid, or the calibrator has
                 `from_logits=False`.
+            output: the name or index of one of several outputs. Labels may be given for
+                it alone, or in a dict or list as in `keras.Model.fit`.
             batch_size: used if `x` is arrays.
             verbose: whether a progress bar is shown, as in `keras.Model.predict`.
         """
         require_backend()
         from keras_selcal._predictions.data import LabelledData
+        from keras_selcal._predictions.models import OneOutput
 
-        data = LabelledData(x, y, sample_weight, batch_size=batch_size)
-        found = data.predict(model, verbose=verbose, axis=self.outputs.axis)
-        return self._fit_as(self.outputs_of(model, from_logits), *found)
+        one = OneOutput.of(model, output)
+        several = one.key is not None
+        data = LabelledData(x, y, sample_weight, batch_size=batch_size, several=several)
+        found = data.predict(one, verbose=verbose, axis=self.outputs.axis)
+        return self._fit_as(self.outputs_of(one.model, from_logits), *found)
 
     def outputs_of(self, model: "keras.Model", from_logits: bool | None) -> Outputs:
         """Returns what a model's outputs mean, with `from_logits` as in `fit_model`."""
@@ -336,7 +342,11 @@ class Calibrator(ABC):
         return xp.log(at_least(x, self._fitted.floor, xp))
 
     def wrap(
-        self, model: "keras.Model", *, from_logits: bool | None = None
+        self,
+        model: "keras.Model",
+        *,
+        from_logits: bool | None = None,
+        output: str | int | None = None,
     ) -> "keras.Model":
         """Returns a model with the same inputs that returns calibrated probabilities.
 
@@ -346,19 +356,22 @@ class Calibrator(ABC):
         Args:
             model: a functional model, or a built Sequential one.
             from_logits: as in `fit_model`.
+            output: the name or index of one of several outputs. It is calibrated, and
+                the others stay as they are.
         """
         require_backend()
-        from keras_selcal._predictions.models import append_layer
+        from keras_selcal._predictions.models import OneOutput, map_output
         from keras_selcal.calibrators.layer import CalibrationLayer
 
-        outputs = self.outputs_of(model, from_logits)
+        one = OneOutput.of(model, output)
+        outputs = self.outputs_of(one.model, from_logits)
         if from_logits is None and outputs.from_logits and not self.from_logits:
             warnings.warn(
                 "The calibrator was fitted to probabilities. Outputs of `model`, which "
                 "ends in no softmax or sigmoid, are taken for logits: pass from_logits",
                 stacklevel=2,
             )
-        return append_layer(model, CalibrationLayer(self, outputs.from_logits))
+        return map_output(model, CalibrationLayer(self, outputs.from_logits), one)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Saves the fitted calibrator as one small .npz file.

@@ -12,7 +12,11 @@ from keras import ops
 
 from keras_selcal._arrays import Array
 from keras_selcal._predictions.data import LabelledData
-from keras_selcal._predictions.models import append_layer, check_extensible
+from keras_selcal._predictions.models import (
+    OneOutput,
+    check_extensible,
+    map_output,
+)
 from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._predictions.samples import check_outputs
 from keras_selcal._validation import refuse
@@ -48,6 +52,9 @@ class CalibrateAtEnd(keras.callbacks.Callback):
             `multi_label`, `ignore_class` and `axis`.
         from_logits: whether the model returns logits. By default it does unless its
             last operation is a softmax or a sigmoid.
+        output: the name or index of one of several outputs, which is calibrated; the
+            others stay as they are. Labels may be given for it alone, or in a dict or
+            list as in `keras.Model.fit`.
         batch_size: batch size of the predictions for arrays. Defaults to 32.
         steps: how many batches of the validation data are read. By default all are.
         verbose: 0 or 1, whether to print the result.
@@ -90,6 +97,7 @@ class CalibrateAtEnd(keras.callbacks.Callback):
         calibrator: Calibrator | None = None,
         *,
         from_logits: bool | None = None,
+        output: str | int | None = None,
         batch_size: int | None = None,
         steps: int | None = None,
         verbose: int = 1,
@@ -104,18 +112,22 @@ class CalibrateAtEnd(keras.callbacks.Callback):
         self.path = None if path is None else Path(path)
         self.calibrator = calibrator
         self.from_logits = from_logits
+        self.output = output
         self.verbose = verbose
         self.calibrated_model: keras.Model | None = None
         self.before: CalibrationReport | None = None
         self.after: CalibrationReport | None = None
-        self._data = LabelledData.for_validation(validation_data, batch_size, steps)
+        self._data = LabelledData.for_validation(
+            validation_data, batch_size, steps, several=output is not None
+        )
         self._calibrated_weights = b""
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         # Errors in data or model are raised before training, not after it.
-        check_extensible(self.model)
-        outputs = self.calibrator.outputs_of(self.model, self.from_logits)
-        found = self._data.predict(self.model, first=True, axis=outputs.axis)
+        output = OneOutput.of(self.model, self.output)
+        check_extensible(output.model)
+        outputs = self.calibrator.outputs_of(output.model, self.from_logits)
+        found = self._data.predict(output, first=True, axis=outputs.axis)
         check_outputs(*found, outputs, told=self.from_logits is not None)
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
@@ -133,11 +145,12 @@ class CalibrateAtEnd(keras.callbacks.Callback):
             history.on_train_end = when_all_are_done
 
     def _calibrate(self, logs: dict[str, float] | None) -> None:
-        outputs = self.calibrator.outputs_of(self.model, self.from_logits)
-        y_pred, y_true, weight = self._data.predict(self.model, axis=outputs.axis)
+        output = OneOutput.of(self.model, self.output)
+        outputs = self.calibrator.outputs_of(output.model, self.from_logits)
+        y_pred, y_true, weight = self._data.predict(output, axis=outputs.axis)
         calibrator = self.calibrator.fitted_copy(y_pred, y_true, weight, outputs)
         layer = CalibrationLayer(calibrator, from_logits=outputs.from_logits)
-        self.calibrated_model = append_layer(self.model, layer)
+        self.calibrated_model = map_output(self.model, layer, output)
         self.calibrator = calibrator
         self._calibrated_weights = _fingerprint(self.model)
         p = ops.convert_to_numpy(layer(ops.convert_to_tensor(y_pred)))

@@ -15,7 +15,7 @@ from keras_selcal import csf as csfs
 from keras_selcal._arrays import Array
 from keras_selcal._extras import require
 from keras_selcal._predictions.data import LabelledData
-from keras_selcal._predictions.models import gives_logits
+from keras_selcal._predictions.models import OneOutput, gives_logits
 from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._predictions.samples import Samples, check_outputs
 from keras_selcal._validation import check_count, refuse
@@ -105,6 +105,9 @@ class CalibrationMonitor(keras.callbacks.Callback):
         axis: axis of the classes: -1, or 1 for channels first.
         decision_threshold: class 1 of two is predicted where its probability is above
             this.
+        output: the name or index of one of several outputs. Labels may be given for it
+            alone, or in a dict or list as in `keras.Model.fit`. A monitor for each
+            output needs a `prefix` of its own.
         csf: the confidence score that ranks the samples; see `keras_selcal.csf.get`.
         num_bins: M, the number of bins of the binned errors.
         batch_size: batch size of the predictions for arrays. Defaults to 32.
@@ -150,6 +153,7 @@ class CalibrationMonitor(keras.callbacks.Callback):
         ignore_class: int | None = None,
         axis: int = -1,
         decision_threshold: float = 0.5,
+        output: str | int | None = None,
         csf: Any = "msp",
         num_bins: int = 15,
         batch_size: int | None = None,
@@ -183,17 +187,23 @@ class CalibrationMonitor(keras.callbacks.Callback):
         if log_dir is not None:
             require_tensorboard()
         self.values: dict[str, float] = {}
-        self._data = LabelledData.for_validation(validation_data, batch_size, steps)
+        self.output = output
+        self._data = LabelledData.for_validation(
+            validation_data, batch_size, steps, several=output is not None
+        )
+        self._one: Any = None
         self._event_file: EventFile | None = None
         self._warned = False
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         # Errors in data or model are raised before the first epoch, not after it.
+        self._one = OneOutput.of(self.model, self.output)
+        model = self._one.model
         self._outputs = replace(
-            self._outputs, from_logits=gives_logits(self.model, self.from_logits)
+            self._outputs, from_logits=gives_logits(model, self.from_logits)
         )
         self._warn_of_second_softmax([self.model.loss])
-        found = self._data.predict(self.model, first=True, axis=self._outputs.axis)
+        found = self._data.predict(self._one, first=True, axis=self._outputs.axis)
         check_outputs(*found, self._outputs, told=self.from_logits is not None)
         self.values = {}
         self._warned = False
@@ -213,7 +223,7 @@ class CalibrationMonitor(keras.callbacks.Callback):
             lists = [getattr(one, "metrics", [one]) for one in self.model.metrics]
             self._warn_of_second_softmax([one for each in lists for one in each])
         if illustrated or self._due(epoch, self.every):
-            found = self._data.predict(self.model, axis=self._outputs.axis)
+            found = self._data.predict(self._one, axis=self._outputs.axis)
             self.values = self._measure(*found)
             self._write(epoch, *found, illustrated)
         if logs is not None:
@@ -278,7 +288,8 @@ class CalibrationMonitor(keras.callbacks.Callback):
     def _warn_of_second_softmax(self, compiled: list[Any]) -> None:
         """Warns of losses and metrics that take a model's probabilities for logits."""
         wrong = [one for one in compiled if getattr(one, "from_logits", False)]
-        if wrong and not gives_logits(self.model):
+        # Of several outputs, it is not known which one a metric takes.
+        if wrong and self._one.key is None and not gives_logits(self._one.model):
             names = ", ".join(getattr(one, "name", str(one)) for one in wrong)
             warnings.warn(
                 "The model returns probabilities, but these have `from_logits=True` "

@@ -36,8 +36,8 @@ from keras_selcal.report.html.numbers import (
 from keras_selcal.report.tables import aligned
 from keras_selcal.selective import Policy
 from keras_selcal.selective.cuts import Cuts
-from keras_selcal.selective.fitting import DEFAULT_DELTA, select_each
-from keras_selcal.selective.threshold import check_target
+from keras_selcal.selective.fitting import select_each
+from keras_selcal.selective.threshold import DEFAULT_DELTA, check_target
 
 
 def report(options: argparse.Namespace) -> None:

@@ -54,8 +54,9 @@ class ConformalClassifier(AnsweringClassifier):
     - It is not for sets of one size: `evaluate` shows their coverage.
 
     Args:
-        model: a functional Keras model, or a built Sequential one, with one output:
-            (..., k), or (..., 1) of one sigmoid unit, whose classes are (1 − p, p).
+        model: a functional Keras model, or a built Sequential one, with an output
+            (..., k), or (..., 1) of one sigmoid unit, whose classes are (1 − p, p). Of
+            several outputs, `output` is used.
         method: `"lac"`, `"aps"`, `"raps"` or `"saps"`, see `conformal_scores`. LAC has
             the smallest sets if the probabilities are right.
         alpha: α in (0, 1), the share of sets that may miss the label.
@@ -77,6 +78,9 @@ class ConformalClassifier(AnsweringClassifier):
         ignore_class: samples with this label do not count in `fit` and `evaluate`.
         axis: axis of the classes in the model's output: -1, or 1 for channels first.
             Sets have their classes in the last axis in either case.
+        output: the name or index of one of several outputs. The classifier keeps, and
+            saves, the part of the model that computes it. Labels may be given for it
+            alone, or in a dict or list as in `keras.Model.fit`.
 
     Attributes:
         threshold: q, once fitted; None before. A float, or (k,) where
@@ -126,9 +130,15 @@ class ConformalClassifier(AnsweringClassifier):
         from_logits: bool | None = None,
         ignore_class: int | None = None,
         axis: int = -1,
+        output: str | int | None = None,
     ) -> None:
         super().__init__(
-            model, calibrator, from_logits, ignore_class=ignore_class, axis=axis
+            model,
+            calibrator,
+            from_logits,
+            ignore_class=ignore_class,
+            axis=axis,
+            output=output,
         )
         automatic = isinstance(penalty, str)
         if automatic and (penalty != "auto" or method not in ("raps", "saps")):
@@ -273,7 +283,7 @@ class ConformalClassifier(AnsweringClassifier):
         layer = self._fitted()
         if groups is None and layer.record and layer.record.groups is not None:
             groups = "first_axis"
-        data = self._read_new(x, y, sample_weight, groups, batch_size, verbose)
+        data, _ = self._read_new(x, y, sample_weight, groups, batch_size, verbose)
         index = stratum_indices(strata, data.labels.shape, layer.strata)
         answer = self._answer(data.y_pred, index)
         return evaluate_answers(data, answer, index, layer.strata)

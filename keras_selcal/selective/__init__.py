@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from keras_selcal._lazy import lazy
 from keras_selcal.selective.bounds import risk_bound
+from keras_selcal.selective.costs import least_cost
 from keras_selcal.selective.drift import DriftCheck, DriftMonitor, ks_test
 from keras_selcal.selective.losses import answer_losses
 from keras_selcal.selective.policy import Policy
@@ -30,6 +31,7 @@ __all__ = [
     "SelectivePrediction",
     "answer_losses",
     "ks_test",
+    "least_cost",
     "risk_bound",
     "select_threshold",
 ]

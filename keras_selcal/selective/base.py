@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_selcal._arrays import Tensor, to_numpy
 from keras_selcal._predictions.data import LabelledData, check_order, predict_masked
-from keras_selcal._predictions.models import append_layer, gives_logits
+from keras_selcal._predictions.models import OneOutput, append_layer, gives_logits
 from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._saving import deserialize_if_config
 from keras_selcal._validation import refuse
@@ -89,6 +89,7 @@ class AnsweringClassifier:
 
     Args:
         model: a Keras model.
+        output: the name or index of one of several outputs, or None.
         calibrator: a calibrator, `"auto"` or None; `fit` starts from it each time.
         from_logits: whether the model gives logits, or None.
         multi_label: as in `Outputs`, and so are the others.
@@ -105,13 +106,14 @@ class AnsweringClassifier:
         calibrator: Calibrator | str | None,
         from_logits: bool | None,
         *,
+        output: str | int | None = None,
         multi_label: bool = False,
         ignore_class: int | None = None,
         axis: int = -1,
         decision_threshold: float = 0.5,
     ) -> None:
-        if not isinstance(model, keras.Model):
-            refuse("model", model, "a Keras model")
+        self._output = OneOutput.of(model, output)
+        model = self._output.model
         self.outputs = Outputs(
             gives_logits(model, from_logits),
             multi_label,
@@ -162,13 +164,16 @@ class AnsweringClassifier:
     ) -> tuple[SelectionData, bytes]:
         """Returns the checked data with the model's outputs, and its fingerprint."""
         check_order(x, groups=groups)
-        source = LabelledData(x, y, sample_weight, batch_size=batch_size)
-        found = source.predict(self.model, verbose=verbose, axis=self.outputs.axis)
+        several = self._output.key is not None
+        source = LabelledData(
+            x, y, sample_weight, batch_size=batch_size, several=several
+        )
+        found = source.predict(self._output, verbose=verbose, axis=self.outputs.axis)
         data = SelectionData.of(*found, self.outputs, groups, self._told)
         return data, data.digest(keras.tree.flatten(x) if source.arrays else None)
 
-    def _read_new(self, *arguments: Any) -> SelectionData:
-        """Returns the data to evaluate on, which should not be those of the fit."""
+    def _read_new(self, *arguments: Any) -> tuple[SelectionData, bytes]:
+        """Returns what `_read` does; the data should not be those of the fit."""
         data, digest = self._read(*arguments)
         if self._fitted_on == digest:
             warnings.warn(
@@ -177,7 +182,7 @@ class AnsweringClassifier:
                 "better than they are.",
                 stacklevel=3,
             )
-        return data
+        return data, digest
 
     def _split(
         self, data: SelectionData, choosing: bool

@@ -10,13 +10,14 @@ from keras import ops
 
 from keras_selcal import csf as csf_module
 from keras_selcal._arrays import Array, to_floats, to_numbers
-from keras_selcal._predictions.data import find_labels
+from keras_selcal._predictions.data import find_labels, predict_masked
 from keras_selcal._validation import refuse
 from keras_selcal.calibrators import Calibrator
 from keras_selcal.selective.base import AnsweringClassifier, to_arrays
 from keras_selcal.selective.checks import check_drift, counted, promise
+from keras_selcal.selective.costs import check_abstain, check_costs
 from keras_selcal.selective.cuts import Cuts
-from keras_selcal.selective.data import FIRST_AXIS, check_finite
+from keras_selcal.selective.data import FIRST_AXIS, SelectionData, check_finite
 from keras_selcal.selective.drift import (
     DriftCheck,
     DriftMonitor,
@@ -25,16 +26,22 @@ from keras_selcal.selective.drift import (
     unit_means,
 )
 from keras_selcal.selective.fitting import (
-    DEFAULT_DELTA,
     choose_score,
     evaluate,
+    evaluate_mixture,
+    mean_costs,
     record_of,
     select_each,
 )
 from keras_selcal.selective.layer import OPTIONS, SelectionLayer
+from keras_selcal.selective.mixture import Mixture, check_unknown, remaining
 from keras_selcal.selective.policy import Policy
 from keras_selcal.selective.record import FitRecord, SelectivePrediction
-from keras_selcal.selective.threshold import check_delta, check_target
+from keras_selcal.selective.threshold import (
+    DEFAULT_DELTA,
+    check_delta,
+    check_target,
+)
 
 
 class SelectiveClassifier(AnsweringClassifier):
@@ -47,7 +54,9 @@ class SelectiveClassifier(AnsweringClassifier):
     ```
 
     with p the calibrated probabilities of the model, g a confidence score function and
-    τ the threshold that `fit` selects on held-out data.
+    τ the threshold that `fit` selects on held-out data. If `fit` is given
+    costs, the answer is the class of least expected cost (see `least_cost`), g is minus
+    that cost, and −τ the cost of an abstention.
 
     The model's output has shape (..., k): samples, tokens (b, t, k) or pixels
     (b, h, w, k). One sigmoid unit, (..., 1) or (n,), equals two columns (1 − p, p).
@@ -55,7 +64,8 @@ class SelectiveClassifier(AnsweringClassifier):
     shape (..., k), and each label has its own threshold.
 
     Args:
-        model: a functional Keras model, or a built Sequential one, of one output.
+        model: a functional Keras model, or a built Sequential one. Of several
+            outputs, `output` is used.
         csf: g: a name or a callable (see `keras_selcal.csf`), or `"auto"`. Scores of
             logits take the model's own, whatever the calibrator. `"auto"` lets `fit`
             choose by AURC on a random half of the samples (or groups), as
@@ -73,10 +83,14 @@ class SelectiveClassifier(AnsweringClassifier):
             of d, so that it is lowest at p = d.
         ignore_class: samples with this label do not count in `fit` and `evaluate`.
         axis: axis of the classes in the model's output: -1, or 1 for channels first.
+        output: the name or index of one of several outputs. The classifier keeps, and
+            saves, the part of the model that computes it. Labels may be given for it
+            alone, or in a dict or list as in `keras.Model.fit`.
 
     Attributes:
         threshold: τ, once fitted; an array (k,) with `multi_label=True`, one for each
             label, and with `per_class=True`, one for each class. None before.
+        costs: those of `fit`, (k, k), or None.
         record: a `FitRecord`, what the classifier was fitted on and what it promises;
             None before `fit`.
 
@@ -116,6 +130,7 @@ class SelectiveClassifier(AnsweringClassifier):
         decision_threshold: float = 0.5,
         ignore_class: int | None = None,
         axis: int = -1,
+        output: str | int | None = None,
     ) -> None:
         super().__init__(
             model,
@@ -125,6 +140,7 @@ class SelectiveClassifier(AnsweringClassifier):
             ignore_class=ignore_class,
             axis=axis,
             decision_threshold=decision_threshold,
+            output=output,
         )
         self._auto = isinstance(csf, str) and csf == "auto"
         name = "msp" if self._auto else csf
@@ -134,11 +150,18 @@ class SelectiveClassifier(AnsweringClassifier):
     def threshold(self) -> Any:
         return None if self._layer is None else self._layer.threshold
 
+    @property
+    def costs(self) -> Any:
+        return None if self._layer is None else self._layer.costs
+
     def __repr__(self) -> str:
         calibrator = self.calibrator and type(self.calibrator).__name__
+        score = f"csf={csf_module.name_of(self.csf)!r}"
+        if self.costs is not None:
+            score = f"costs={self.costs.tolist()}"
         text = (
-            f"SelectiveClassifier(model={self.model.name!r}, "
-            f"csf={csf_module.name_of(self.csf)!r}, calibrator={calibrator}, threshold="
+            f"SelectiveClassifier(model={self.model.name!r}, {score}, "
+            f"calibrator={calibrator}, threshold="
         )
         if self.record is None:
             return text + "None)"
@@ -154,6 +177,10 @@ class SelectiveClassifier(AnsweringClassifier):
         risk: float | None = None,
         delta: float | None = None,
         per_class: bool = False,
+        costs: Any = None,
+        abstain_cost: float | None = None,
+        unknown: Any = None,
+        unknown_share: float | None = None,
         sample_weight: Any = None,
         groups: Any = None,
         batch_size: int | None = None,
@@ -174,16 +201,34 @@ class SelectiveClassifier(AnsweringClassifier):
         answered with class c, at most a share r is wrong, for every c. With `delta`
         this holds for all classes at once with probability 1 − δ (each is tested at
         δ/k). A class for which it is not possible is never answered, with a warning.
+        With `costs` there is nothing to select: the decisions follow from the
+        probabilities (`least_cost`). The data fit the calibrator, if that is not fitted
+        yet, and the rest shows what the decisions cost. Use a calibrator: the decisions
+        are only as good as the probabilities.
+
+        With `unknown`, a share π of the inputs belongs to no class, and each answer to
+        one of them is an error. `fit` draws a sample of this mixture from `x` and
+        `unknown` (see `select_threshold`), and the guarantee holds for the mixture. A
+        calibrator is fitted, and a score chosen, on `x` alone.
 
         Args:
             x: arrays, or a data set of (x, y) or (x, y, sample_weight) batches
                 (`tf.data.Dataset`, `keras.utils.PyDataset`, PyTorch's `DataLoader`,
                 any iterable).
             y: class indices, one-hot labels or 0/1, where `x` is arrays.
-            coverage: see `select_threshold`. Pass exactly one of `coverage` and `risk`.
+            coverage: see `select_threshold`. Pass exactly one of `coverage`, `risk`
+                and `costs`.
             risk: see `select_threshold`.
             delta: see `select_threshold`.
             per_class: whether the target holds within each predicted class.
+            costs: C, (k, k): C[c, d] is the cost of answer d (column) if c is the true
+                class (row). (2, 2) for one sigmoid unit, and for each label with
+                `multi_label=True`.
+            abstain_cost: cost of an abstention. By default there are none.
+            unknown: inputs that belong to none of the classes, in any form that
+                `keras.Model.predict` takes: independent draws of those that come in
+                use, and not those that the model was trained on. With `risk` only.
+            unknown_share: π in (0, 1), the share of such inputs in use.
             sample_weight: weights of at least 0, where `x` is arrays. Samples of
                 weight 0 do not count; other weights than 0 and 1 are refused with
                 `delta`.
@@ -194,11 +239,24 @@ class SelectiveClassifier(AnsweringClassifier):
             batch_size: used if `x` is arrays.
             verbose: as in `keras.Model.predict`.
         """
-        coverage, risk, delta = check_target(coverage, risk, delta)
-        if per_class and self.outputs.multi_label:
-            allowed = "False with `multi_label=True`: each label has its threshold"
-            refuse("per_class", per_class, allowed)
+        if costs is None:
+            if abstain_cost is not None:
+                refuse("abstain_cost", abstain_cost, "None without `costs`")
+            coverage, risk, delta = check_target(coverage, risk, delta)
+        else:
+            others = {"coverage": coverage, "risk": risk, "delta": delta}
+            costs, abstain_cost = self._check_costs(costs, abstain_cost, others)
+        others = {"coverage": coverage, "costs": costs, "groups": groups}
+        share = check_unknown(unknown, unknown_share, others)
+        if per_class:
+            if self.outputs.multi_label:
+                allowed = "False with `multi_label=True`: each label has its threshold"
+                refuse("per_class", per_class, allowed)
+            if costs is not None or share is not None:
+                refuse("per_class", per_class, "False with `costs` or `unknown`")
         data, digest = self._read(x, y, sample_weight, groups, batch_size, verbose)
+        if costs is not None:
+            check_costs(costs, self.outputs.rows_of(data.y_pred.shape)[0], square=True)
         if delta is not None:
             data.warn_if_dependent()
         half, data, calibrator = self._split(data, self._auto)
@@ -213,11 +271,26 @@ class SelectiveClassifier(AnsweringClassifier):
             csf = choice.csf
             if verbose:
                 print(f'SelectiveClassifier(csf="auto") chose {choice}.')
-        answer = to_arrays(self._new_layer(calibrator, csf).answer(data.y_pred))
+        mixture, level = None, delta
+        if share is not None:
+            mixture = self._mixture(data, unknown, share, batch_size, verbose)
+            data = mixture.drawn(DEFAULT_DELTA if delta is None else delta, digest)
+            level = None if delta is None else remaining(delta)
+        unselected = self._new_layer(calibrator, csf, costs=costs)
+        answer = to_arrays(unselected.answer(data.y_pred))
         find = data.class_cuts if per_class else data.cuts
         cuts: Sequence[Cuts | None] = find(answer, predicted=True)
-        kind = "class" if per_class else "label"
-        thresholds = select_each(cuts, coverage, risk, delta, kind)
+        further: dict[str, Any] = {}
+        if costs is None:
+            kind = "class" if per_class else "label"
+            thresholds = select_each(cuts, coverage, risk, level, kind)
+        else:
+            # As the layer rounds it.
+            limit = -math.inf if abstain_cost is None else -np.float32(abstain_cost)
+            thresholds = [float(limit)] * len(cuts)
+            further = mean_costs(data, answer, float(limit), costs, abstain_cost)
+        if mixture is not None:
+            further = mixture.coverages(answer, thresholds[0])
         record = record_of(
             data,
             cuts,
@@ -227,10 +300,13 @@ class SelectiveClassifier(AnsweringClassifier):
             delta=delta,
             confidence=answer["confidence"],
             choice=choice,
+            abstain_cost=abstain_cost,
+            unknown_share=share,
+            **further,
         )
         several = per_class or self.outputs.multi_label
         threshold = thresholds if several else thresholds[0]
-        selection = self._new_layer(calibrator, csf, threshold=threshold, record=record)
+        selection = self._new_layer(calibrator, csf, threshold, record, costs)
         # Only now: a fit that fails changes nothing.
         self.calibrator, self.csf = calibrator, csf
         self._layer = selection
@@ -263,6 +339,8 @@ class SelectiveClassifier(AnsweringClassifier):
         y: Any = None,
         *,
         delta: float | None = None,
+        unknown: Any = None,
+        unknown_share: float | None = None,
         sample_weight: Any = None,
         groups: Any = None,
         batch_size: int | None = None,
@@ -274,6 +352,8 @@ class SelectiveClassifier(AnsweringClassifier):
             x: as in `fit`.
             y: as in `fit`.
             delta: δ of the bound. Defaults to that of `fit`, or else 0.05.
+            unknown: as in `fit`; other inputs than there.
+            unknown_share: as in `fit`, by default the same.
             sample_weight: as in `fit`.
             groups: as in `fit`, but tokens and pixels are grouped by the first axis
                 by default.
@@ -289,17 +369,34 @@ class SelectiveClassifier(AnsweringClassifier):
             `multi_label=True` each is an array with one entry for each label. If `fit`
             had `per_class=True`, also `class_coverage`, `class_risk` and
             `class_risk_bound`, (k,): the first three of the samples that are predicted
-            as each class, with δ for each bound alone.
+            as each class, with δ for each bound alone. If `fit` had costs, also `cost`
+            (mean of what answers and abstentions cost) and `expected_cost` (what the
+            probabilities predict for it). With `unknown`, these figures are of the
+            mixture, and `known_coverage` and `unknown_coverage` of its two kinds.
         """
         selection = self._fitted()
         if delta is None:
             record = selection.record
             delta = (record and record.delta) or DEFAULT_DELTA
         delta = check_delta(delta)
+        if unknown is not None and unknown_share is None and selection.record:
+            unknown_share = selection.record.unknown_share
+        others = {"costs": selection.costs, "groups": groups}
+        share = check_unknown(unknown, unknown_share, others)
         groups = FIRST_AXIS if groups is None else groups
-        data = self._read_new(x, y, sample_weight, groups, batch_size, verbose)
+        arguments = x, y, sample_weight, groups, batch_size, verbose
+        data, digest = self._read_new(*arguments)
+        if share is not None:
+            mixture = self._mixture(data, unknown, share, batch_size, verbose)
+            answer = to_arrays(selection.answer(mixture.data.y_pred))
+            return evaluate_mixture(mixture, answer, selection.threshold, delta, digest)
         answer = to_arrays(selection.answer(data.y_pred))
-        return evaluate(data, answer, selection.threshold, delta)
+        figures = evaluate(data, answer, selection.threshold, delta)
+        if selection.costs is not None:
+            abstain = selection.record and selection.record.abstain_cost
+            at = selection.threshold
+            figures |= mean_costs(data, answer, at, selection.costs, abstain)
+        return figures
 
     def check(
         self,
@@ -422,6 +519,12 @@ class SelectiveClassifier(AnsweringClassifier):
             class_names: a name for each class, or None.
         """
         layer = self._fitted()
+        if layer.costs is not None:
+            raise ValueError(
+                "A policy abstains below a confidence, and this classifier was fitted "
+                "with `costs`: save or export it, or apply `least_cost` to its "
+                "probabilities."
+            )
         calibrator = layer.calibration and layer.calibration.calibrator
         return Policy.of_outputs(
             self.outputs,
@@ -433,9 +536,42 @@ class SelectiveClassifier(AnsweringClassifier):
             class_names=class_names,
         )
 
+    def _mixture(
+        self,
+        data: SelectionData,
+        unknown: Any,
+        share: float,
+        batch_size: Any,
+        verbose: Any,
+    ) -> Mixture:
+        """Returns data and unknown inputs, with the model's outputs for them."""
+        y_pred, mask = predict_masked(
+            self.model, unknown, batch_size, verbose, self.outputs.axis, "unknown"
+        )
+        if mask is not None:
+            refuse("unknown", "masked outputs", "inputs without a mask")
+        return Mixture.of(data, y_pred, share)
+
     @classmethod
     def _arguments(cls, layer: SelectionLayer) -> dict[str, Any]:
         return {"csf": layer.csf, **layer.outputs.config(*OPTIONS)}
+
+    def _check_costs(
+        self, costs: Any, abstain_cost: float | None, others: dict[str, Any]
+    ) -> tuple[Array, float | None]:
+        """Returns checked costs, which replace targets, score and decision rule."""
+        for name, value in others.items():
+            if value is not None:
+                refuse(name, value, "None with `costs`, which are the target")
+        name = "auto" if self._auto else csf_module.name_of(self.csf)
+        if name != "msp":
+            refuse("csf", name, "left out with `costs`: confidence is minus the cost")
+        d = self.outputs.decision_threshold
+        if d != 0.5:
+            refuse("decision_threshold", d, "left out with `costs`, which decide")
+        if abstain_cost is not None:
+            abstain_cost = check_abstain("abstain_cost", abstain_cost)
+        return check_costs(costs, None, square=True), abstain_cost
 
     def _new_layer(
         self,
@@ -443,12 +579,14 @@ class SelectiveClassifier(AnsweringClassifier):
         csf: Any,
         threshold: Any = -math.inf,
         record: FitRecord | None = None,
+        costs: Array | None = None,
     ) -> SelectionLayer:
         return SelectionLayer(
             self._calibration(calibrator),
             csf,
             threshold=threshold,
             record=record,
+            costs=costs,
             **self.outputs.config(*OPTIONS),
         )
 

@@ -273,12 +273,12 @@ class SelectionData:
         return digest.hexdigest()
 
 
-def check_finite(rows: Array) -> None:
+def check_finite(rows: Array, argument: str = "x") -> None:
     """Checks the outputs of the samples that count, (n, k)."""
     bad = ~np.isfinite(rows.max(axis=-1))
     if bad.any():
         allowed = "data for which the outputs are finite, or −∞ for masked classes"
-        refuse("x", rows[bad][0], allowed)
+        refuse(argument, rows[bad][0], allowed)
 
 
 def units_of(groups: Any, samples: tuple[int, ...]) -> Array:

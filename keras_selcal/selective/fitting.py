@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from keras_selcal._arrays import Array
+from keras_selcal._validation import refuse
 from keras_selcal.csf.choice import Choice, best_of, default_candidates
 from keras_selcal.csf.probabilities import msp
 from keras_selcal.csf.score import ConfidenceScore
 from keras_selcal.selective.cuts import Cuts
 from keras_selcal.selective.data import SelectionData
 from keras_selcal.selective.drift import reference_sample, unit_means
+from keras_selcal.selective.mixture import Mixture, remaining
 from keras_selcal.selective.record import FitRecord
-from keras_selcal.selective.threshold import accepts, with_margin
-
-DEFAULT_DELTA = 0.05
+from keras_selcal.selective.threshold import DEFAULT_DELTA, accepts, with_margin
 
 
 def select_each(
@@ -100,6 +100,36 @@ def choose_score(
     return best_of(scores, ranks, of_labels(wrong), weights)
 
 
+def mean_costs(
+    data: SelectionData,
+    answer: dict[str, Array],
+    threshold: Any,
+    costs: Array,
+    abstain_cost: float | None,
+) -> dict[str, Any]:
+    """Returns the mean cost of the answers and abstentions, and the mean that the
+    probabilities predict, of each label if multi-label.
+    """
+    answered = answer["accepted"] & (answer["confidence"] >= threshold)
+    counts = data.weight > 0
+    if abstain_cost is None and not answered[counts].all():
+        refuse(
+            "abstain_cost", None, "a number if the calibrator rejects some of the data"
+        )
+    labels = np.where(counts, data.labels, 0).astype("int64")
+    axes = tuple(range(labels.ndim - data.outputs.multi_label))
+
+    def mean(of_answers: Array) -> Any:
+        values = np.where(answered, of_answers, abstain_cost or 0.0)
+        found = np.average(np.where(counts, values, 0), axis=axes, weights=data.weight)
+        return found if data.outputs.multi_label else float(found)
+
+    return {
+        "cost": mean(costs[labels, answer["labels"]]),
+        "expected_cost": mean(-answer["confidence"].astype("float64")),
+    }
+
+
 def record_of(
     data: SelectionData,
     cuts: Sequence[Cuts | None],
@@ -110,6 +140,7 @@ def record_of(
     delta: float | None,
     confidence: Array,
     choice: Choice | None,
+    **further: Any,
 ) -> FitRecord:
     """Returns the record of a fit: of each label if multi-label, or of all samples and,
     where there are several thresholds, of the samples predicted as each class.
@@ -118,8 +149,8 @@ def record_of(
     if delta is not None:
         assert risk is not None
         bounds = [risk] * len(cuts)
-    elif coverage is not None and not data.dependent:
-        # The threshold depends on scores only, so that a plain bound holds for it.
+    elif risk is None and not data.dependent:
+        # The threshold depends on scores or costs only: a plain bound holds for it.
         delta = DEFAULT_DELTA
         bounds = _figures(cuts, thresholds, delta / len(cuts))[2]
         if np.isnan(bounds).any():
@@ -154,6 +185,10 @@ def record_of(
         bound=None if bounds is None else figure(bounds, multi_label or len(cuts) > 1),
         date=datetime.date.today().isoformat(),
         choice=None if choice is None else str(choice),
+        **{
+            name: figure(value, True) if isinstance(value, np.ndarray) else value
+            for name, value in further.items()
+        },
         confidence=reference_sample(unit_means(confidence, data.weight, data.units)),
         fingerprint=data.fingerprint,
         **per_class,
@@ -210,3 +245,19 @@ def evaluate(
         )
     }
     return figures | per_class
+
+
+def evaluate_mixture(
+    mixture: Mixture,
+    answer: dict[str, Array],
+    threshold: float,
+    delta: float,
+    seed: bytes,
+) -> dict[str, Any]:
+    """Returns the same of a mixture, and the coverages of its kinds. The bound is that
+    of a sample of the mixture, the other figures use all of the data.
+    """
+    figures = evaluate(mixture.weighted(), answer, threshold, delta)
+    (cuts,) = mixture.drawn(delta, seed).cuts(answer)
+    figures["selective_risk_bound"] = cuts.bound(threshold, remaining(delta))
+    return figures | mixture.coverages(answer, threshold)

@@ -14,6 +14,7 @@ from keras_selcal._saving import serializable
 from keras_selcal.calibrators.layer import CalibrationLayer
 from keras_selcal.selective.answers import score
 from keras_selcal.selective.base import AnswerLayer, broadcast_mask
+from keras_selcal.selective.costs import cheapest
 from keras_selcal.selective.record import ABSTAINED, FitRecord
 from keras_selcal.selective.threshold import of_answers
 
@@ -32,8 +33,9 @@ class SelectionLayer(AnswerLayer):
     The arguments are those of `SelectiveClassifier`, with a `CalibrationLayer` for the
     calibrator, and what `fit` finds: `threshold`, one for each label with
     `multi_label=True` or for each predicted class with `per_class=True`, and the
-    `FitRecord`. The threshold is a weight that is not trained: `save_weights` and
-    `load_weights` keep it; the record is none.
+    `FitRecord`. With `costs`, labels have the least expected cost, and confidence is
+    minus that cost. Threshold and costs are weights that are not trained:
+    `save_weights` and `load_weights` keep them, but not the record.
     """
 
     record_class = FitRecord
@@ -49,6 +51,7 @@ class SelectionLayer(AnswerLayer):
         ignore_class: int | None = None,
         axis: int = -1,
         decision_threshold: float = 0.5,
+        costs: Any = None,
         record: FitRecord | None = None,
         **kwargs: Any,
     ) -> None:
@@ -68,6 +71,22 @@ class SelectionLayer(AnswerLayer):
             trainable=False,
         )
         self._threshold.assign(threshold)
+        self._costs = None
+        if costs is not None:
+            self._costs = self.add_weight(
+                name="costs",
+                shape=np.shape(costs),
+                initializer="zeros",
+                trainable=False,
+            )
+            self._costs.assign(costs)
+
+    @property
+    def costs(self) -> Any:
+        """The costs (k, k), true classes in rows and answers in columns, or None."""
+        if self._costs is None:
+            return None
+        return ops.convert_to_numpy(self._costs).astype("float64")
 
     @property
     def threshold(self) -> Any:
@@ -102,10 +121,16 @@ class SelectionLayer(AnswerLayer):
         """
         self.csf.check_classes(self.outputs.rows_of(tuple(inputs.shape))[0])
         columns, p, accepted = self.calibrated(inputs)
-        labels = self.decided(columns, p, accepted)
+        if self._costs is None:
+            labels = self.decided(columns, p, accepted)
+            confidence = self._confidence(columns, p)
+        else:
+            costs = ops.convert_to_tensor(self._costs)
+            labels, least = cheapest(p, costs, ops)
+            labels, confidence = ops.cast(labels, "int32"), -least
         return {
             "probabilities": self.outputs.restored(p, ops),
-            "confidence": self._confidence(columns, p),
+            "confidence": confidence,
             "accepted": accepted,
             "labels": labels,
         }
@@ -119,5 +144,6 @@ class SelectionLayer(AnswerLayer):
             **super().get_config(),
             "csf": self.csf.serialize(),
             "threshold": np.asarray(self.threshold, "float64").tolist(),
+            "costs": None if self._costs is None else self.costs.tolist(),
             **self.outputs.config(*OPTIONS),
         }

@@ -6,6 +6,7 @@ import numpy as np
 
 from keras_selcal._arrays import to_numbers
 from keras_selcal._validation import check_choice, refuse
+from keras_selcal.selective.costs import check_costs
 
 
 def answer_losses(
@@ -52,11 +53,9 @@ def answer_losses(
         refuse("labels", answers.shape, f"one for each of {len(y)} samples")
     k = 1 + int(max(y.max(), answers.max()))
     if costs is not None:
-        costs = to_numbers("costs", costs).astype("float64")
-        if costs.ndim != 2 or costs.shape != (len(costs), len(costs)):
-            refuse("costs", costs.shape, "(k, k)")
-        if not (np.isfinite(costs) & (costs >= 0)).all() or not costs.any():
-            refuse("costs", costs, "at least 0, finite, and not all 0")
+        costs = check_costs(costs, None, square=True)
+        if not (costs >= 0).all() or not costs.any():
+            refuse("costs", costs.tolist(), "at least 0, and not all 0")
         k = len(costs)
     for name, part in (("y_true", y), ("labels", answers)):
         if not np.isin(part, np.arange(k)).all():

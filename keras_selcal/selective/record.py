@@ -66,6 +66,16 @@ class FitRecord(Record):
             several labels or classes: of all at once). None where nothing is promised.
         date: day of the fit, in ISO format.
         choice: how `csf="auto"` chose, in a sentence, or None.
+        unknown_share: of `fit`, or None. If it is given, all figures are of the mixture
+            with that share of unknown inputs, and n is the size of the sample that was
+            drawn of it.
+        known_coverage: share of the known inputs that is accepted, or None.
+        unknown_coverage: share of the unknown inputs that is accepted, or None.
+        abstain_cost: of `fit`, or None.
+        cost: with the costs of `fit`, the mean cost of these samples; an abstention
+            costs `abstain_cost`.
+        expected_cost: the mean cost that the probabilities predict for them. Where it
+            is far from `cost`, the probabilities are not calibrated.
         confidence: confidences of the samples, or of 2,000 of them drawn at random, in
             rising order; of grouped samples, the mean of each group. `check` compares
             new ones with them.
@@ -86,6 +96,12 @@ class FitRecord(Record):
     bound: Figure | None
     date: str
     choice: str | None = None
+    unknown_share: float | None = None
+    known_coverage: float | None = None
+    unknown_coverage: float | None = None
+    abstain_cost: float | None = None
+    cost: Figure | None = None
+    expected_cost: Figure | None = None
     confidence: tuple[float, ...] = field(default=(), repr=False)
     fingerprint: str | None = field(default=None, repr=False)
     class_coverage: tuple[float, ...] | None = None
@@ -109,6 +125,15 @@ class FitRecord(Record):
             parts.append("bound=None")
         else:
             parts.append(f"delta={self.delta:g}, bound={_text(self.bound)}")
+        if self.unknown_share is not None:
+            parts.append(f"unknown_share={self.unknown_share:g}")
+            parts.append(f"known_coverage={self.known_coverage:.4g}")
+            parts.append(f"unknown_coverage={self.unknown_coverage:.4g}")
+        if self.cost is not None and self.expected_cost is not None:
+            if self.abstain_cost is not None:
+                parts.append(f"abstain_cost={self.abstain_cost:g}")
+            parts.append(f"cost={_text(self.cost)}")
+            parts.append(f"expected_cost={_text(self.expected_cost)}")
         if self.confidence:
             ends = np.quantile(self.confidence, (0.05, 0.5, 0.95))
             parts.append(f"confidence={' … '.join(f'{end:.4g}' for end in ends)}")

@@ -8,6 +8,9 @@ import numpy as np
 from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._validation import check_number, refuse
 from keras_selcal.selective.cuts import Cuts
+from keras_selcal.selective.mixture import check_unknown, mixed_scores, remaining
+
+DEFAULT_DELTA = 0.05
 
 
 def select_threshold(
@@ -22,6 +25,8 @@ def select_threshold(
     sample_weight: Any = None,
     groups: Any = None,
     error_probability: Any = None,
+    unknown: Any = None,
+    unknown_share: float | None = None,
 ) -> float:
     """Returns the confidence from which on a classifier should answer.
 
@@ -75,6 +80,12 @@ def select_threshold(
     between 0 and 1 are tested in the same way, each sample as a group. Of several risks
     the largest p-value counts, so that δ is for all of them together.
 
+    With `unknown`, the population is a mixture: a share π of the inputs belongs to no
+    class, and every answer to one of them is an error. From the scores of known and of
+    unknown inputs, the function draws a sample of the mixture, of a size for which both
+    suffice, and selects the threshold on it. Risk and guarantee are for the mixture;
+    1/20 of δ is for the case that the inputs of a kind do not suffice.
+
     Args:
         scores: confidence scores (n,): the larger, the more confident. A score of −∞
             is never accepted.
@@ -94,6 +105,9 @@ def select_threshold(
             1 − max p. It decides where to start the search with `delta`. The guarantee
             holds whether it is right or not, as long as it does not depend on these
             labels. It helps even if errors are eight times as frequent as predicted.
+        unknown: scores (m,) of inputs that belong to none of the classes, independent
+            draws of those that come in use. With `correct` and `risk` only.
+        unknown_share: π in (0, 1), the share of such inputs in use.
 
     Example:
     >>> import numpy as np
@@ -123,7 +137,14 @@ def select_threshold(
     - Waudby-Smith & Ramdas, [Estimating means of bounded random variables by
       betting](https://arxiv.org/abs/2010.09686)
     """
+    others = {"coverage": coverage, "losses": losses, "groups": groups}
+    others |= {"sample_weight": sample_weight, "error_probability": error_probability}
+    share = check_unknown(unknown, unknown_share, others)
     coverage, risk, delta = check_target(coverage, risk, delta)
+    if share is not None:
+        allowed = DEFAULT_DELTA if delta is None else delta
+        scores, correct = mixed_scores(scores, correct, unknown, share, allowed)
+        delta = None if delta is None else remaining(delta)
     cuts = Cuts.of(
         scores,
         correct,

@@ -153,7 +153,7 @@ def test_wrap_refuses_what_it_cannot_wrap(fitted):
     sequential = keras.Sequential([keras.Input((4,)), Subclassed()])
     assert fitted["ts"].wrap(sequential).output_shape == (None, 4)
     inputs = keras.Input((4,))
-    with pytest.raises(ValueError, match="one output"):
+    with pytest.raises(ValueError, match="`output` must be one of 0, 1"):
         fitted["ts"].wrap(keras.Model(inputs, [inputs, 2 * inputs]))
     with pytest.raises(ValueError, match="4 classes"):
         fitted["ts"].wrap(keras.Sequential([keras.Input((3,)), layers.Identity()]))

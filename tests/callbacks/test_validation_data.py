@@ -71,7 +71,7 @@ def test_models_and_labels_that_are_refused():
     x, y = data()[1]
     inputs = keras.Input((64,))
     two = [keras.layers.Dense(2)(inputs), keras.layers.Dense(2)(inputs)]
-    with pytest.raises(ValueError, match="`model` must be a model with one output"):
+    with pytest.raises(ValueError, match="`output` must be one of 0, 1, 'dense"):
         measured(keras.Model(inputs, two), (x, y))
     with pytest.raises(ValueError, match="`y_true` must hold class indices"):
         measured(shared(), (x, np.eye(9)[y % 9]))

@@ -75,7 +75,8 @@ def test_tutorials(tutorial, tmp_path, monkeypatch):
         for part in ("train", "val", "test")
     }
     data["test"].reverse()  # Otherwise these are the features of "val".
-    data["oos_test"] = [["something else", "oos"]] * 20
+    for part in ("oos_train", "oos_val", "oos_test"):
+        data[part] = [["something else", "oos"]] * 20
     path = tmp_path / "clinc.json"
     path.write_text(json.dumps(data))
     monkeypatch.setenv("CLINC150", str(path))
