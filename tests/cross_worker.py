@@ -114,7 +114,10 @@ def load(folder):
             np.testing.assert_allclose(logits, expected["logits"], atol=1e-4)
             continue
         if path.stem in WRAPPED:
-            model, data = keras.models.load_model(path), np.load(path.with_suffix(".npz"))
+            model, data = (
+                keras.models.load_model(path),
+                np.load(path.with_suffix(".npz")),
+            )
             p = model.predict(data["x"], verbose=0)
             np.testing.assert_allclose(p, data["p"], atol=1e-5)
             continue

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from keras_selcal._backend.export import export
 from keras_selcal._saving import serializable
 from keras_selcal._validation import refuse
 
@@ -51,6 +52,35 @@ class KerasSelcalModel(keras.Model):
     def save(self, *args: Any, **kwargs: Any) -> None:
         with _without_optimizers(self.layers):
             super().save(*args, **kwargs)
+
+    def export(
+        self,
+        filepath: Any,
+        format: str = "tf_saved_model",
+        verbose: bool | None = None,
+        input_signature: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Exports the model, to be served without Keras and this library.
+
+        Outputs keep their names, the batch size is free, and the model need not have
+        been called. What the backend cannot export is refused before anything is
+        written.
+
+        Args:
+            filepath: path of the artifact.
+            format: as in `keras.Model.export`.
+            verbose: whether to print the path.
+            input_signature: as in `keras.Model.export`, whose own way is taken if this
+                or another option is given.
+            **kwargs: options of `keras.Model.export` for a format.
+        """
+        if input_signature is None and not kwargs:
+            export(self, str(filepath), format)
+        else:
+            super().export(filepath, format, False, input_signature, **kwargs)
+        if verbose:
+            print(f"Saved artifact at '{filepath}'.")
 
 
 def _drop_compile_config(config: Any) -> None:
