@@ -4,7 +4,7 @@ from functools import partial
 
 import keras
 import numpy as np
-from classifier_data import METHODS, draw
+from classifier_data import draw
 
 from keras_selcal import ConformalClassifier, SelectiveClassifier, calibrators
 
@@ -17,8 +17,17 @@ CALIBRATORS = {
     "isotonic": calibrators.IsotonicCalibration,
     "meta_acc": partial(calibrators.MetaAcc, 0.9),
 }
-SCORES = ("msp", "margin", "neg_entropy", "doctor", "gen")
-SCORES_OF_LOGITS = ("max_logit", "energy", "max_logit_pnorm")
+# Each score, with the calibrators.
+SCORES = {
+    "msp": "temperature",
+    "margin": "vector",
+    "neg_entropy": "dirichlet",
+    "doctor": "histogram",
+    "gen": "isotonic",
+    "max_logit": "meta_acc",
+    "max_logit_pnorm": "structured_matrix",
+    "energy": None,
+}
 K = 3
 
 
@@ -29,33 +38,39 @@ def network(units=K, **options):
     return keras.Sequential([keras.Input((K,), name="x"), layer])
 
 
-def inputs():
-    """Returns inputs for exported models, with ties, large ones and a NaN."""
+def strata(n):
+    return np.arange(n, dtype="int32") % 2
+
+
+def inputs(made):
+    """Returns arrays for an exported model: ties, large numbers and NaN, and strata."""
     x, _ = draw(n=57, k=K, seed=1)
     x[:4] = [[0, 0, 0], [1, 1, 0], [1e4, 0, 0], [np.nan, 0, 0]]
-    return x
+    return [x, strata(len(x))] if getattr(made, "strata", None) else [x]
 
 
-def answers(made, x):
+def answers(made, x, *strata):
     """Returns the outputs that an exported classifier or model should have."""
     if isinstance(made, keras.Model):
         return {"probabilities": made.predict(x, verbose=0)}
-    found = made.predict(x, verbose=0)._asdict()
+    options = {"strata": strata[0]} if strata else {}
+    found = made.predict(x, **options, verbose=0)._asdict()
     if "sets" in found:
         found["sizes"] = found["sets"].sum(axis=-1, dtype="int32")
     return {**found, "probabilities": made.predict_proba(x, verbose=0)}
 
 
-def selective(csf="msp", calibrator=None, **options):
+def selective(csf):
     x, y = draw(n=600, k=K)
-    classifier = SelectiveClassifier(network(), csf, calibrator=calibrator, **options)
+    calibrator = SCORES[csf] and CALIBRATORS[SCORES[csf]]()
+    classifier = SelectiveClassifier(network(), csf, calibrator=calibrator)
     return classifier.fit(x, y, coverage=0.7, verbose=0)
 
 
-def one_unit(**options):
+def one_unit():
     x, y = draw(n=600, k=K)
     classifier = SelectiveClassifier(
-        network(1, activation="sigmoid"), "margin", decision_threshold=0.4, **options
+        network(1, activation="sigmoid"), "margin", decision_threshold=0.4
     )
     return classifier.fit(x, y == 0, coverage=0.7, verbose=0)
 
@@ -70,31 +85,30 @@ def multi_label():
     return classifier.fit(x, np.eye(K)[y], coverage=0.7, verbose=0)
 
 
-def sets(method="lac", **options):
+def sets(method="lac", stratified=False, **options):
     x, y = draw(n=600, k=K)
     classifier = ConformalClassifier(network(), method=method, **options)
-    return classifier.fit(x, y, verbose=0)
+    return classifier.fit(x, y, strata=strata(600) if stratified else None, verbose=0)
 
 
-def wrapped(make):
+def wrapped(calibrator):
     x, y = draw(n=600, k=K)
     model = network()
-    return make().fit_model(model, x, y, verbose=0).wrap(model)
+    return CALIBRATORS[calibrator]().fit_model(model, x, y, verbose=0).wrap(model)
 
 
 CASES = {
     **{f"selective_{csf}": partial(selective, csf) for csf in SCORES},
-    **{f"selective_{csf}": partial(selective, csf) for csf in SCORES_OF_LOGITS},
-    **{
-        f"selective_{name}": lambda make=make: selective("margin", make())
-        for name, make in CALIBRATORS.items()
-    },
     "selective_one_unit": one_unit,
     "selective_multi_label": multi_label,
-    **{f"sets_{method}": partial(sets, method) for method in METHODS},
-    "sets_raps_seed": partial(sets, "raps", seed=1),
-    "sets_not_empty": partial(sets, allow_empty=False),
-    **{f"wrapped_{name}": partial(wrapped, make) for name, make in CALIBRATORS.items()},
+    "sets_lac": partial(sets, "lac", allow_empty=False),
+    "sets_aps": partial(sets, "aps"),
+    "sets_raps": partial(sets, "raps", seed=1),
+    "sets_saps": partial(sets, "saps", calibrator=calibrators.TemperatureScaling()),
+    "sets_strata": partial(sets, stratified=True, class_conditional=True),
+    "wrapped_dirichlet": partial(wrapped, "dirichlet"),
+    "wrapped_isotonic": partial(wrapped, "isotonic"),
+    "wrapped_meta_acc": partial(wrapped, "meta_acc"),
 }
 CLASSES = {
     name: [case for case in CASES if case.startswith(start)]

@@ -1,7 +1,7 @@
 """Reads exported models where neither Keras nor this library can be imported: run by
 `tests/export/test_formats.py` as `python export_reader.py FORMAT FOLDER`.
 
-FOLDER has NAME.npz, with inputs `x` and the expected outputs, for each artifact NAME.
+FOLDER has NAME.npz, with inputs and the expected outputs, for each artifact NAME.
 Prints as JSON how the answers of each differ.
 """
 
@@ -27,31 +27,36 @@ def tf_saved_model(path):
     import tensorflow as tf
 
     loaded = tf.saved_model.load(path)
-    return lambda x: loaded.serve(x)  # keeps `loaded`, which has the weights
+    return lambda given: loaded.serve(alone(given))  # keeps the weights of `loaded`
 
 
 def onnx(path):
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    (given,) = session.get_inputs()
-    names = [output.name for output in session.get_outputs()]
-    return lambda x: dict(zip(names, session.run(None, {given.name: x}), strict=True))
+    inputs = [each.name for each in session.get_inputs()]
+    names = [each.name for each in session.get_outputs()]
+
+    def run(given):
+        found = session.run(None, dict(zip(inputs, given, strict=True)))
+        return dict(zip(names, found, strict=True))
+
+    return run
 
 
 def litert(path):
     from ai_edge_litert.interpreter import Interpreter
 
     runner = Interpreter(model_path=path).get_signature_runner()
-    (name,) = runner.get_input_details()
-    return lambda x: runner(**{name: x})
+    inputs = list(runner.get_input_details())
+    return lambda given: runner(**dict(zip(inputs, given, strict=True)))
 
 
 def torch(path):
     import torch
 
     module = torch.export.load(path).module()
-    return lambda x: module(torch.from_numpy(x))
+    return lambda given: module(alone([torch.from_numpy(x) for x in given]))
 
 
 def openvino(path):
@@ -60,9 +65,14 @@ def openvino(path):
     # Some processors would compute in half precision.
     exact = {"INFERENCE_PRECISION_HINT": "f32"}
     model = openvino.compile_model(openvino.Core().read_model(path), "CPU", exact)
-    return lambda x: {
-        name: value for key, value in model([x]).items() for name in key.names
+    return lambda given: {
+        name: value for key, value in model(given).items() for name in key.names
     }
+
+
+def alone(given):
+    """Returns the only one of a list, or the list."""
+    return given[0] if len(given) == 1 else given
 
 
 def differences(found, expected):
@@ -85,12 +95,13 @@ def differences(found, expected):
 def check(format, path):
     """Returns what is wrong with the answers to batches of several sizes."""
     data = dict(np.load(path.with_suffix(".npz")))
-    x, wrong = data.pop("x"), []
+    inputs = [data.pop(name) for name in sorted(data) if name.startswith("input_")]
+    wrong = []
     try:
         run = globals()[format](str(path))
         for rows in (slice(None), slice(7, 8), slice(3, 8)):
             expected = {name: value[rows] for name, value in data.items()}
-            wrong += differences(run(x[rows]), expected)
+            wrong += differences(run([x[rows] for x in inputs]), expected)
     except Exception as error:
         wrong.append(repr(error))
     return wrong
