@@ -11,9 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-for _module in ("keras", "keras_selcal"):
-    sys.modules[_module] = None
-
 ENDINGS = {
     "tf_saved_model": "",
     "onnx": ".onnx",
@@ -114,4 +111,6 @@ def main(format, folder):
 
 
 if __name__ == "__main__":
+    for module in ("keras", "keras_selcal"):
+        sys.modules[module] = None
     main(*sys.argv[1:])
