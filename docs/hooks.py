@@ -37,6 +37,7 @@ _GUIDES = [
     "scores.md",
     "ensembles.md",
     "drift.md",
+    "export.md",
     "deploy.md",
     "independence.md",
     "binary.md",

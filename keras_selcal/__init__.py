@@ -16,6 +16,7 @@ from keras_selcal._version import __version__ as __version__
 
 # Importing these registers classes with Keras.
 _SAVED = (
+    "_predictions.models",
     "losses",
     "metrics",
     "calibrators.layer",

@@ -17,16 +17,34 @@ from backends import compile_fast
 from classifier_data import draw, network
 from model_data import parity, small, state_dict
 
-from keras_selcal import ConformalClassifier, SelectiveClassifier, TemperatureScaling
+from keras_selcal import (
+    CalibrateAtEnd,
+    ConformalClassifier,
+    SelectiveClassifier,
+    TemperatureScaling,
+)
 from recipes import models
 
 NETWORKS = ("cifar_resnet", "vit", "swin")
+WRAPPED = ("wrapped", "callback")
+
+
+def trained(*callbacks):
+    """Returns a network that was compiled and trained: its optimizer can be a class of
+    this backend.
+    """
+    x, y = draw()
+    model = network()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, metrics=["accuracy"])
+    model.fit(x, y, batch_size=300, verbose=0, callbacks=[*callbacks])
+    return model
 
 
 def selective():
     """Returns fitted classifiers by name, each with inputs."""
     x, y = draw()
-    plain = SelectiveClassifier(network(), "margin", calibrator=TemperatureScaling())
+    plain = SelectiveClassifier(trained(), "margin", calibrator=TemperatureScaling())
     several = SelectiveClassifier(
         network(),
         calibrator=TemperatureScaling(multi_label=True),
@@ -58,7 +76,7 @@ def sets():
     found = {}
     for name, seed in {"sets": None, "random_sets": 2}.items():
         classifier = ConformalClassifier(
-            network(), method="aps", seed=seed, calibrator=TemperatureScaling()
+            trained(), method="aps", seed=seed, calibrator=TemperatureScaling()
         )
         found[name] = (classifier.fit(x, y, verbose=0), x)
     return found
@@ -75,6 +93,14 @@ def save(folder):
             record=repr(classifier.record),
             **classifier.predict(x, verbose=0)._asdict(),
         )
+    x, y = draw()
+    calibrate = CalibrateAtEnd((x, y), folder / "callback.keras", verbose=0)
+    model = trained(calibrate)
+    wrapped = calibrate.calibrator.wrap(model)
+    wrapped.save(folder / "wrapped.keras")
+    assert model.optimizer.built
+    for name in WRAPPED:
+        np.savez(folder / f"{name}.npz", x=x, p=wrapped.predict(x, verbose=0))
     for name in NETWORKS:
         model = small(name)
         np.savez(folder / "weights.npz", **state_dict(name))
@@ -89,6 +115,14 @@ def load(folder):
             model, expected = keras.models.load_model(path), parity(path.stem)
             logits = model.predict(expected["x"], verbose=0)
             np.testing.assert_allclose(logits, expected["logits"], atol=1e-4)
+            continue
+        if path.stem in WRAPPED:
+            model, data = (
+                keras.models.load_model(path),
+                np.load(path.with_suffix(".npz")),
+            )
+            p = model.predict(data["x"], verbose=0)
+            np.testing.assert_allclose(p, data["p"], atol=1e-5)
             continue
         kind = ConformalClassifier if "sets" in path.stem else SelectiveClassifier
         classifier, data = kind.load(path), np.load(path.with_suffix(".npz"))

@@ -86,7 +86,8 @@ plots.reliability_diagram(y[test], shown, from_logits=True)
 #
 # ## Save
 #
-# The calibrated model is a Keras model of probabilities, in one file.
+# The calibrated model is a Keras model of probabilities, in one file. A script that loads
+# it needs `import keras_selcal`.
 
 # %%
 calibrated.save("calibrated.keras")

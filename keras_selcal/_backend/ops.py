@@ -47,8 +47,19 @@ def argmax(x: Tensor) -> Tensor:
         return ops.argmax(x, axis=-1, keepdims=True)
     k = int(x.shape[-1])
     below = ops.cast(x < ops.amax(x, axis=-1, keepdims=True), x.dtype)
-    place = ops.arange(k, dtype=x.dtype) + k * below
+    # With a start, without which jax2onnx does not know it.
+    place = ops.arange(0, k, dtype=x.dtype) + k * below
     return ops.cast(ops.amin(place, axis=-1, keepdims=True), "int32")
+
+
+def take_along(x: Tensor, index: Tensor) -> Tensor:
+    """Returns x (..., k) at indices (..., m) of the last axis.
+
+    On PyTorch, Keras's own fixes the batch size of an exported model.
+    """
+    if keras.backend.backend() == "torch":
+        return x.gather(-1, index.long())
+    return ops.take_along_axis(x, index, axis=-1)
 
 
 def uniform_edges(num_bins: int, dtype: Any) -> Tensor:

@@ -134,6 +134,20 @@ def first_largest(x: Any, xp: Any) -> Any:
     return argmax(x)
 
 
+def arange(n: int, dtype: Any, xp: Any) -> Any:
+    """Returns 0 … n − 1; ONNX export from JAX needs the start of Keras's own."""
+    return xp.arange(0, n, dtype=dtype)
+
+
+def take_along(x: Any, index: Any, xp: Any) -> Any:
+    """Returns x (..., k) at indices (..., m) of the last axis."""
+    if xp is np:
+        return np.take_along_axis(x, index, axis=-1)
+    from keras_selcal._backend.ops import take_along as of_tensors
+
+    return of_tensors(x, index)
+
+
 def take_class(x: Any, index: Any, xp: Any) -> Any:
     """Returns x at an index, both of the last axis, which is kept."""
     return xp.take_along_axis(x, cast(index, "int32", xp), axis=-1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._formulas.functions import cast, is_masked, softmax
+from keras_selcal._formulas.functions import arange, cast, is_masked, softmax
 from keras_selcal.calibrators.base import Calibrator
 from keras_selcal.calibrators.data import Labelled
 
@@ -78,7 +78,7 @@ def take_by_class(table: Any, position: Any, xp: Any) -> Any:
     Positions are floats: TensorFlow computes with int32 on the host.
     """
     classes, m = table.shape[:-1], int(table.shape[-1])
-    first = m * xp.arange(math.prod(classes), dtype="int32")
+    first = m * arange(math.prod(classes), "int32", xp)
     index = cast(position, "int32", xp) + xp.reshape(first, classes)
     # As an embedding lookup: ONNX export from PyTorch supports no other `take`.
     return xp.take(xp.reshape(table, (-1, 1)), index, axis=0)[..., 0]

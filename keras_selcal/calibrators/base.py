@@ -350,8 +350,9 @@ class Calibrator(ABC):
     ) -> "keras.Model":
         """Returns a model with the same inputs that returns calibrated probabilities.
 
-        It shares the weights of `model`, can be saved and loaded as .keras on any
-        backend without `custom_objects`, and can be exported wherever Keras exports.
+        It shares the weights of `model`. Saved as .keras, it loads on any backend after
+        `import keras_selcal`, without how `model` was compiled. `export` writes it as
+        SavedModel, ONNX, LiteRT, PyTorch or OpenVINO, as far as the backend can.
 
         Args:
             model: a functional model, or a built Sequential one.

@@ -44,9 +44,10 @@ class CalibrateAtEnd(keras.callbacks.Callback):
             arrays, or a data set of such batches (a `PyDataset`, a `tf.data.Dataset`, a
             `DataLoader`, any iterable that can be iterated over more than once).
             Samples of weight 0 and masked samples do not count.
-        path: path that ends in .keras, where the calibrated model is saved. The file is
-            replaced in one step and never half written. By default nothing
-            is saved.
+        path: path that ends in .keras, where the calibrated model is saved. After
+            `import keras_selcal`, `keras.saving.load_model` loads it on any backend.
+            The file is replaced in one step and never half written. By default
+            nothing is saved.
         calibrator: a calibrator, of which a copy is fitted. Defaults to
             `TemperatureScaling()`. Its options describe the model's outputs:
             `multi_label`, `ignore_class` and `axis`.

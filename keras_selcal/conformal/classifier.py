@@ -7,10 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_selcal._predictions.data import check_order
-from keras_selcal._predictions.models import (
-    append_layer,
-    check_extensible,
-)
+from keras_selcal._predictions.models import append_layer
 from keras_selcal._validation import refuse
 from keras_selcal.calibrators import Calibrator
 from keras_selcal.conformal.evaluation import evaluate_answers
@@ -298,12 +295,8 @@ class ConformalClassifier(AnsweringClassifier):
         layer = self._fitted()
         if layer.strata is None:
             return append_layer(self.model, layer)
-        check_extensible(self.model)
-        sequential = isinstance(self.model, keras.Sequential)
-        inputs = self.model.inputs[0] if sequential else self.model.input
         strata = keras.Input((), dtype="int32", name="strata")
-        outputs = layer(self.model(inputs), strata)
-        return keras.Model([inputs, strata], outputs, name=f"sets_of_{self.model.name}")
+        return append_layer(self.model, layer, strata)
 
     @classmethod
     def _arguments(cls, layer: ConformalLayer) -> dict[str, Any]:

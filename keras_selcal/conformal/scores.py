@@ -9,11 +9,13 @@ import numpy as np
 
 from keras_selcal._arrays import row_blocks, to_numbers
 from keras_selcal._formulas.functions import (
+    arange,
     at_least,
     cast,
     cumsum,
     first_largest,
     floor,
+    take_along,
 )
 from keras_selcal._predictions.outputs import two_columns
 from keras_selcal._validation import (
@@ -98,10 +100,10 @@ class NonconformityScore:
             top = xp.amax(p, axis=-1, keepdims=True)
             return xp.where(o == 1, u * top, top + (o - 2 + u) * self.penalty)
         # Sums from the smallest probability upwards: small ones are not rounded away.
-        upwards = xp.flip(xp.take_along_axis(p, order, axis=-1), axis=-1)
+        upwards = xp.flip(take_along(p, order, xp), axis=-1)
         upto = xp.flip(cumsum(upwards, xp), axis=-1)
         below = xp.concatenate([upto[..., 1:], xp.zeros_like(upto[..., :1])], axis=-1)
-        below = xp.take_along_axis(below, rank, axis=-1)
+        below = take_along(below, rank, xp)
         scores = (u - 1) * p - below
         if self.method == "raps":
             scores = scores + self.penalty * at_least(o - float(self.k_reg), 0.0, xp)
@@ -292,7 +294,7 @@ def all_scores(score: NonconformityScore, p: np.ndarray) -> np.ndarray:
 
 def fill_empty(sets: Any, p: Any, xp: Any) -> Any:
     """Returns sets (..., k) of which the empty ones get the most probable class."""
-    classes = xp.arange(int(p.shape[-1]), dtype="int32")
+    classes = arange(int(p.shape[-1]), "int32", xp)
     top = xp.equal(classes, cast(first_largest(p, xp), "int32", xp))
     empty = xp.logical_not(xp.any(sets, axis=-1, keepdims=True))
     return xp.logical_or(sets, xp.logical_and(empty, top))

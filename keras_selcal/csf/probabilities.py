@@ -7,6 +7,7 @@ import numpy as np
 
 from keras_selcal._formulas.functions import (
     TINY,
+    arange,
     at_most,
     cast,
     constant,
@@ -45,7 +46,7 @@ def _split(z: Any, xp: Any) -> tuple[Any, Any]:
 
 def _is_at(index: Any, x: Any, xp: Any) -> Any:
     """Returns where an index (..., 1) of the last axis of x is."""
-    return xp.equal(xp.arange(x.shape[-1], dtype="int32"), index)
+    return xp.equal(arange(x.shape[-1], "int32", xp), index)
 
 
 def _msp(p: Any, xp: Any) -> Any:

@@ -224,10 +224,35 @@ class AnsweringClassifier:
         return append_layer(self.model, self._fitted())
 
     def save(self, path: Any) -> None:
-        """Saves model, calibrator, thresholds and record as one file, `path.keras`."""
+        """Saves model, calibrator, thresholds and record as one file.
+
+        The file loads on any backend, by `load` or, after `import keras_selcal`, by
+        `keras.saving.load_model`. How the model was compiled is not saved.
+
+        Args:
+            path: path that ends in .keras.
+        """
         if not str(path).endswith(".keras"):
             refuse("path", str(path), "a path that ends in .keras")
         self.as_model().save(path)
+
+    def export(
+        self, path: Any, format: str = "tf_saved_model", *, verbose: bool = False
+    ) -> None:
+        """Exports the classifier, to be served without Keras and this library.
+
+        The artifact maps the model's inputs to the named outputs of `as_model`, for
+        any batch size.
+
+        Args:
+            path: path of the artifact: a folder for a SavedModel, or a file that ends
+                in .onnx, .tflite (LiteRT), .pt2 (PyTorch) or .xml (OpenVINO).
+            format: `"tf_saved_model"`, `"onnx"`, `"litert"`, `"torch"` or
+                `"openvino"`. A format that the backend does not offer is refused:
+                save the classifier and export it on a backend that does.
+            verbose: whether to print the path.
+        """
+        self.as_model().export(path, format=format, verbose=verbose)
 
     @classmethod
     def load(cls: type[C], path: Any) -> C:

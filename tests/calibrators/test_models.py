@@ -173,22 +173,6 @@ def test_wrapped_model_is_exported(fitted, tmp_path):
         np.testing.assert_allclose(numpy(served), numpy(fitted[name](z)), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["ts", "isotonic", "meta_mis"])
-@pytest.mark.filterwarnings("ignore")
-def test_wrapped_model_is_exported_as_onnx(name, fitted, tmp_path):
-    runtime = pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnx")
-    model = keras.Sequential([keras.Input((4,)), layers.Identity()])
-    wrapped = fitted[name].wrap(model)
-    z = draw(seed=1)[0][:5]
-    expected = numpy(wrapped(z))  # Keras exports what has been called
-    path = str(tmp_path / "wrapped.onnx")
-    wrapped.export(path, format="onnx", verbose=False)
-    session = runtime.InferenceSession(path)
-    (p,) = session.run(None, {session.get_inputs()[0].name: z})
-    np.testing.assert_allclose(p, expected, atol=1e-5)
-
-
 class Batches(keras.utils.PyDataset):
     def __init__(self, x, y, size):
         super().__init__()
