@@ -12,6 +12,7 @@ from keras_selcal._arrays import Array, to_floats, to_numbers
 from keras_selcal._predictions.data import find_labels
 from keras_selcal.calibrators import Calibrator
 from keras_selcal.selective.base import AnsweringClassifier, to_arrays
+from keras_selcal.selective.bounds import UnmetTargetError
 from keras_selcal.selective.checks import counted, promise, risk_check
 from keras_selcal.selective.data import FIRST_AXIS, check_finite
 from keras_selcal.selective.drift import (
@@ -183,10 +184,10 @@ class SelectiveClassifier(AnsweringClassifier):
             verbose: as in `keras.Model.predict`.
         """
         coverage, risk, delta = check_target(coverage, risk, delta)
-        data, digest = self._read(x, y, sample_weight, groups, batch_size, verbose)
+        given, digest = self._read(x, y, sample_weight, groups, batch_size, verbose)
         if delta is not None:
-            data.warn_if_dependent()
-        half, data, calibrator = self._split(data, self._auto)
+            given.warn_if_dependent()
+        half, data, calibrator = self._split(given, self._auto)
         csf, choice = self.csf, None
         if self._auto:
             choice = choose_score(
@@ -200,7 +201,16 @@ class SelectiveClassifier(AnsweringClassifier):
                 print(f'SelectiveClassifier(csf="auto") chose {choice}.')
         answer = to_arrays(self._new_layer(calibrator, csf).answer(data.y_pred))
         cuts = data.cuts(answer, predicted=True)
-        thresholds = select_each(cuts, coverage, risk, delta)
+        try:
+            thresholds = select_each(cuts, coverage, risk, delta)
+        except UnmetTargetError as error:
+            if data is given:
+                raise
+            raise UnmetTargetError(
+                f"{error} Of the {given.n} samples given, the others fitted the "
+                "calibrator or chose the score: fit these on other data first to use "
+                "all samples for the threshold."
+            ) from None
         record = record_of(
             data,
             cuts,
