@@ -3,14 +3,17 @@
 These are the start page (the README), the experiment, the study, the claims, the
 benchmarks, the changelog, the tutorials, the API reference, every picture of the page
 on concepts, and what the code of the guides and tutorials prints and draws
-(`docs/execute.py`).
+(`docs/execute.py`). With `KERAS_SELCAL_QUICK` set, no code runs and nothing is drawn.
 """
 
+import functools
 import inspect
+import json
 import logging
 import os
 import re
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +52,16 @@ _GUIDES = [
 ]
 _API = ["losses", "metrics", "calibrators", "selective", "conformal", "report"]
 _API += ["callbacks", "functional", "csf", "stacks", "plots"]
+# Members for subclasses: the reference shows them with these base classes only.
+_FOR_SUBCLASSES = {"weights", "base_losses", "sample_losses", "of_ranking", "direction"}
+_FOR_SUBCLASSES |= {"create_state", "update", "compute", "add_sums", "accumulate"}
+_FOR_SUBCLASSES |= {"total", "grouped", "class_wise", "get_config"}
+_SUBCLASSED = {"ClassificationLoss", "ClassificationMetric", "Calibrator"}
+_HOOKS = {"ReweightedLoss": {"weights", "base_losses"}, "RankingMetric": {"of_ranking"}}
+# Members that only the library calls.
+_INTERNAL = {"build_state", "call", "calibrated", "compute_mask", "cuts", "decided"}
+_INTERNAL |= {"fitted_copy", "histogram", "meaning", "of", "outputs_of", "parts"}
+_INTERNAL |= {"resample", "rival", "synchronized", "truth"}
 _log = logging.getLogger("mkdocs.hooks")
 
 
@@ -66,7 +79,7 @@ def on_config(config: Any) -> Any:
         {"Concepts": "concepts.md"},
         {"Tutorials": tutorials},
         {"Guides": guides},
-        {"API": [{name: f"api/{name}.md"} for name in _API]},
+        {"API": ["api/index.md", *({name: f"api/{name}.md"} for name in _API)]},
         {
             "Results": [
                 *("experiment.md", "study.md", "claims.md"),
@@ -91,10 +104,15 @@ def on_files(files: Files, config: Any) -> Files:
     run = {path.name: path.read_text("utf-8") for path in sorted(DOCS.glob("*.md"))}
     run["index.md"] = pages["index.md"]
     for path in _tutorials():
-        run[f"tutorials/{path.stem}.md"] = _tutorial_page(path)
-        notebook = jupytext.writes(jupytext.read(path), fmt="ipynb")
-        pages[f"tutorials/{path.stem}.ipynb"] = notebook
+        run[f"tutorials/{path.stem}.md"] = _tutorial_page(path, config.repo_url)
+        script = _install_cell(config.repo_url) + path.read_text("utf-8")
+        notebook = jupytext.reads(script, fmt="py:percent")
+        pages[f"tutorials/{path.stem}.ipynb"] = jupytext.writes(notebook, fmt="ipynb")
     _find_data()
+    quick = bool(os.environ.get("KERAS_SELCAL_QUICK"))
+    if quick:
+        pages |= run
+        run = {}
     for name, text in run.items():
         _log.info("Running the code of %s", name)
         try:
@@ -104,9 +122,10 @@ def on_files(files: Files, config: Any) -> Files:
                 raise
             _log.info("%s is shown without outputs: %s", name, error)
             pages[name] = text
+    pages["api/index.md"] = _api_start()
     for name in _API:
         pages[f"api/{name}.md"] = _api_page(name)
-    pages |= _pictures()
+    pages |= _pictures(quick)
     for uri, content in pages.items():
         known = files.get_file_from_path(uri)
         if known is not None:
@@ -116,7 +135,12 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Points links to files of the repository at the pages of the site."""
+    """Points links at the pages of the site, and typesets formulas."""
+    from formulas import typeset
+
+    if page.file.src_uri in ("index.md", "concepts.md"):
+        # The only pages of their tabs.
+        page.meta["hide"] = ["navigation"]
     source = _ELSEWHERE.get(page.file.src_uri, f"docs/{page.file.src_uri}")
     folder = (ROOT / source).parent
     up = "../" * page.file.src_uri.count("/")
@@ -135,7 +159,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         # A file of the repository that is not on the site.
         return match[1] if path.exists() else match[0]
 
-    return re.sub(r"\[([^\]]*)\]\(([^)\s]+)\)", replace, markdown)
+    markdown = re.sub(r"\[([^\]]*)\]\(([^)\s]+)\)", replace, markdown)
+    return markdown if page.file.src_uri.startswith("api/") else typeset(markdown)
 
 
 def _find_data() -> None:
@@ -149,7 +174,27 @@ def _tutorials() -> list[Path]:
     return sorted((DOCS / "tutorials").glob("[!_]*.py"))
 
 
-def _tutorial_page(path: Path) -> str:
+def _colab(name: str, repository: str | None) -> str:
+    """Returns a link that opens a notebook in Colab, if the repository is on GitHub.
+
+    The workflow that publishes the site puts the notebooks on the branch `notebooks`.
+    """
+    owner = (repository or "").rstrip("/").removeprefix("https://github.com/")
+    if "/" not in owner or ":" in owner:
+        return ""
+    host = "https://colab.research.google.com/github"
+    return f" · [Open in Colab]({host}/{owner}/blob/notebooks/{name}.ipynb)"
+
+
+def _install_cell(repository: str | None) -> str:
+    """Returns the cell by which a notebook installs the library from the repository."""
+    if not repository:
+        return ""
+    package = f"keras-selcal[calibrators,examples] @ git+{repository}"
+    return f'# %%\n# %pip install --quiet "{package}"\n\n'
+
+
+def _tutorial_page(path: Path, repository: str | None) -> str:
     """Returns a script of cells (`# %%`) as Markdown."""
     parts: list[str] = []
     for cell in re.split(r"^# %%", path.read_text("utf-8"), flags=re.M)[1:]:
@@ -157,37 +202,105 @@ def _tutorial_page(path: Path) -> str:
         if "[markdown]" in head:
             parts.append(re.sub(r"^# ?", "", body, flags=re.M).strip())
             if len(parts) == 1:
-                parts.append(f"[Download the notebook]({path.stem}.ipynb)")
+                download = f"[Download the notebook]({path.stem}.ipynb)"
+                parts.append(download + _colab(path.stem, repository))
         elif body.strip():
             parts.append(f"```python\n{body.strip()}\n```")
     return "\n\n".join(parts) + "\n"
 
 
-def _api_page(name: str) -> str:
-    """Returns a page with every public name of a package."""
-    from importlib import import_module
+def _public_names(package: str) -> dict[str, Any]:
+    """Returns the public classes and functions of a package, by name.
 
-    module = import_module(f"keras_selcal.{name}")
-    names = getattr(module, "__all__", None)
-    if names is None:
-        names = [
-            key
-            for key, thing in vars(module).items()
-            if not key.startswith("_")
-            and getattr(thing, "__module__", None) == module.__name__
-        ]
+    The docstring of the package tells of its constants and instances.
+    """
+    module = import_module(f"keras_selcal.{package}")
+    names = getattr(module, "__all__", None) or [
+        key
+        for key, thing in vars(module).items()
+        if getattr(thing, "__module__", None) == module.__name__ and key[0] != "_"
+    ]
+    things = {name: getattr(module, name) for name in sorted(names, key=str.lower)}
+    return {
+        name: thing
+        for name, thing in things.items()
+        if inspect.isclass(thing) or inspect.isroutine(thing)
+    }
+
+
+def _members(cls: type) -> dict[str, type]:
+    """Returns the documented public members of a class, with where each is defined."""
+    hidden = _INTERNAL
+    if {base.__name__ for base in cls.__mro__[1:]} & _SUBCLASSED:
+        hidden = hidden | _FOR_SUBCLASSES - _HOOKS.get(cls.__name__, set())
+    found: dict[str, type] = {}
+    for base in cls.__mro__:
+        if not base.__module__.startswith("keras_selcal"):
+            continue
+        for name, value in vars(base).items():
+            value = getattr(value, "__func__", value)
+            kinds = (property, functools.cached_property)
+            member = inspect.isroutine(value) or isinstance(value, kinds)
+            if member and value.__doc__ and name[0] != "_" and name not in hidden:
+                found.setdefault(name, base)
+    return found
+
+
+def _api_page(package: str) -> str:
+    """Returns a page with every public name of a package."""
+    from formulas import typeset
+
     # Markdown wants an empty line before a list.
-    head = re.sub(r":\n- ", ":\n\n- ", inspect.getdoc(module) or "")
-    lines = [f"# keras_selcal.{name}", "", head, ""]
-    for key in sorted(names, key=str.lower):
-        thing = getattr(module, key)
-        # The docstring of the module tells of its constants and instances.
-        if inspect.isclass(thing) or inspect.isroutine(thing):
-            lines += [f"::: {thing.__module__}.{key}", ""]
+    head = inspect.getdoc(import_module(f"keras_selcal.{package}")) or ""
+    head = typeset(re.sub(r":\n- ", ":\n\n- ", head))
+    lines = [f"# keras_selcal.{package}", "", head, ""]
+    things = _public_names(package)
+    shown = {thing: name for name, thing in things.items()}
+    for name, thing in things.items():
+        lines += [f"::: {thing.__module__}.{name}"]
+        if not inspect.isclass(thing):
+            lines += [""]
+            continue
+        members = _members(thing)
+        # Members of a base class on the same page are described there.
+        elsewhere = {
+            key: base
+            for key, base in members.items()
+            if base is not thing and base in shown
+        }
+        here = [key for key in members if key not in elsewhere]
+        inherited = json.dumps(bool(here))
+        lines += ["    options:", f"      inherited_members: {inherited}"]
+        lines += [f"      members: {json.dumps(here or False)}", ""]
+        for base in dict.fromkeys(elsewhere.values()):
+            path = f"{base.__module__}.{base.__name__}"
+            keys = [key for key, owner in elsewhere.items() if owner is base]
+            links = ", ".join(f"[`{key}`][{path}.{key}]" for key in keys)
+            lines += [f"From [`{base.__name__}`][{path}]: {links}.", ""]
     return "\n".join(lines)
 
 
-def _pictures() -> dict[str, bytes]:
+def _api_start() -> str:
+    """Returns the start page of the reference: every public name."""
+    lines = ["# API reference", ""]
+    lines += ["Every public class can also be imported from `keras_selcal`.", ""]
+    lines += ["| package | what it holds | names |", "|---|---|---|"]
+    for package in _API:
+        doc = inspect.getdoc(import_module(f"keras_selcal.{package}")) or ""
+        names = ", ".join(
+            f"[`{name}`][{thing.__module__}.{name}]"
+            for name, thing in _public_names(package).items()
+        )
+        about = " ".join(doc.split("\n\n")[0].split()).rstrip(".")
+        lines.append(f"| [`{package}`]({package}.md) | {about} | {names} |")
+    return "\n".join(lines) + "\n"
+
+
+def _pictures(quick: bool) -> dict[str, bytes]:
+    """Draws the pictures of the guides; in a quick build, one stands for all."""
     import pictures
 
+    if quick:
+        one = (DOCS / "images" / "overview.png").read_bytes()
+        return {f"images/{name}.png": one for name in pictures.PICTURES}
     return {f"images/{name}.png": pictures.draw(name) for name in pictures.PICTURES}
