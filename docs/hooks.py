@@ -52,16 +52,28 @@ _GUIDES = [
 ]
 _API = ["losses", "metrics", "calibrators", "selective", "conformal", "report"]
 _API += ["callbacks", "functional", "csf", "stacks", "plots"]
-# Members for subclasses: the reference shows them with these base classes only.
-_FOR_SUBCLASSES = {"weights", "base_losses", "sample_losses", "of_ranking", "direction"}
-_FOR_SUBCLASSES |= {"create_state", "update", "compute", "add_sums", "accumulate"}
-_FOR_SUBCLASSES |= {"total", "grouped", "class_wise", "get_config"}
-_SUBCLASSED = {"ClassificationLoss", "ClassificationMetric", "Calibrator"}
-_HOOKS = {"ReweightedLoss": {"weights", "base_losses"}, "RankingMetric": {"of_ranking"}}
 # Members that only the library calls.
-_INTERNAL = {"build_state", "call", "calibrated", "compute_mask", "cuts", "decided"}
-_INTERNAL |= {"fitted_copy", "histogram", "meaning", "of", "outputs_of", "parts"}
-_INTERNAL |= {"resample", "rival", "synchronized", "truth"}
+_INTERNAL = {
+    "AnswerLayer": "calibrated compute_mask decided",
+    "Batch": "checked checked_weight of smoothed",
+    "Calibrator": "fitted_copy outputs_of",
+    "ClassificationLoss": "call synchronized",
+    "ClassificationMetric": "build_state histogram",
+    "ConfidenceScore": "bounded check_classes flaw log_odds log_odds_of_logits of_log_p "
+    "refuse_missing scores serialize squashed squashed_support",
+    "DualFocalLoss": "rival",
+    "Evaluation": "cuts meaning parts resample truth",
+    "Labelled": "of",
+}
+# Members to implement or call in a subclass: only the page of the base class has them.
+_FOR_SUBCLASSES = {
+    "Calibrator": "get_config",
+    "ClassificationLoss": "sample_losses",
+    "ClassificationMetric": "accumulate add_sums class_wise compute create_state "
+    "direction grouped total update",
+    "RankingMetric": "of_ranking",
+    "ReweightedLoss": "base_losses weights",
+}
 _log = logging.getLogger("mkdocs.hooks")
 
 
@@ -230,9 +242,11 @@ def _public_names(package: str) -> dict[str, Any]:
 
 def _members(cls: type) -> dict[str, type]:
     """Returns the documented public members of a class, with where each is defined."""
-    hidden = _INTERNAL
-    if {base.__name__ for base in cls.__mro__[1:]} & _SUBCLASSED:
-        hidden = hidden | _FOR_SUBCLASSES - _HOOKS.get(cls.__name__, set())
+    hidden: set[str] = set()
+    for base in cls.__mro__:
+        hidden |= {*_INTERNAL.get(base.__name__, "").split()}
+        if base is not cls:
+            hidden |= {*_FOR_SUBCLASSES.get(base.__name__, "").split()}
     found: dict[str, type] = {}
     for base in cls.__mro__:
         if not base.__module__.startswith("keras_selcal"):
@@ -241,7 +255,8 @@ def _members(cls: type) -> dict[str, type]:
             value = getattr(value, "__func__", value)
             kinds = (property, functools.cached_property)
             member = inspect.isroutine(value) or isinstance(value, kinds)
-            if member and value.__doc__ and name[0] != "_" and name not in hidden:
+            public = name[0] != "_" or name == "__call__"
+            if member and public and value.__doc__ and name not in hidden:
                 found.setdefault(name, base)
     return found
 
