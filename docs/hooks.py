@@ -6,17 +6,16 @@ on concepts, and what the code of the guides and tutorials prints and draws
 (`docs/execute.py`). With `KERAS_SELCAL_QUICK` set, no code runs and nothing is drawn.
 """
 
-import functools
-import inspect
-import json
 import logging
 import os
 import re
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import api
+from execute import with_outputs
+from formulas import typeset
 from mkdocs.structure.files import File, Files
 
 DOCS = Path(__file__).parent
@@ -50,36 +49,13 @@ _GUIDES = [
     "devices.md",
     "recipes.md",
 ]
-_API = ["losses", "metrics", "calibrators", "selective", "conformal", "report"]
-_API += ["callbacks", "functional", "csf", "stacks", "plots"]
-# Members that only the library calls.
-_INTERNAL = {
-    "AnswerLayer": "calibrated compute_mask decided",
-    "Batch": "checked checked_weight of smoothed",
-    "Calibrator": "fitted_copy outputs_of",
-    "ClassificationLoss": "call synchronized",
-    "ClassificationMetric": "build_state histogram",
-    "ConfidenceScore": "bounded check_classes flaw log_odds log_odds_of_logits of_log_p "
-    "refuse_missing scores serialize squashed squashed_support",
-    "DualFocalLoss": "rival",
-    "Evaluation": "cuts meaning parts resample truth",
-    "Labelled": "of",
-}
-# Members to implement or call in a subclass: only the page of the base class has them.
-_FOR_SUBCLASSES = {
-    "Calibrator": "get_config",
-    "ClassificationLoss": "sample_losses",
-    "ClassificationMetric": "accumulate add_sums class_wise compute create_state "
-    "direction grouped total update",
-    "RankingMetric": "of_ranking",
-    "ReweightedLoss": "base_losses weights",
-}
 _log = logging.getLogger("mkdocs.hooks")
 
 
 def on_config(config: Any) -> Any:
     """Orders the pages; guides that the list does not know come last."""
-    sys.path.insert(0, str(ROOT))
+    # MkDocs has the folder of the hooks on the path only while it imports them.
+    sys.path[:0] = [str(ROOT), str(DOCS)]
     written = {path.name for path in DOCS.glob("*.md")}
     special = {"concepts.md", "comparison.md"}
     guides = [name for name in _GUIDES if name in written]
@@ -91,7 +67,7 @@ def on_config(config: Any) -> Any:
         {"Concepts": "concepts.md"},
         {"Tutorials": tutorials},
         {"Guides": guides},
-        {"API": ["api/index.md", *({name: f"api/{name}.md"} for name in _API)]},
+        {"API": ["api/index.md", *({name: f"api/{name}.md"} for name in api.PACKAGES)]},
         {
             "Results": [
                 *("experiment.md", "study.md", "claims.md"),
@@ -106,9 +82,6 @@ def on_config(config: Any) -> Any:
 def on_files(files: Files, config: Any) -> Files:
     """Adds the generated pages and pictures."""
     import jupytext
-
-    sys.path.insert(0, str(DOCS))
-    from execute import with_outputs
 
     pages: dict[str, str | bytes] = {}
     for page, path in _ELSEWHERE.items():
@@ -134,9 +107,7 @@ def on_files(files: Files, config: Any) -> Files:
                 raise
             _log.info("%s is shown without outputs: %s", name, error)
             pages[name] = text
-    pages["api/index.md"] = _api_start()
-    for name in _API:
-        pages[f"api/{name}.md"] = _api_page(name)
+    pages |= {f"api/{name}.md": text for name, text in api.pages().items()}
     pages |= _pictures(quick)
     for uri, content in pages.items():
         known = files.get_file_from_path(uri)
@@ -148,8 +119,6 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Points links at the pages of the site, and typesets formulas."""
-    from formulas import typeset
-
     if page.file.src_uri in ("index.md", "concepts.md"):
         # The only pages of their tabs.
         page.meta["hide"] = ["navigation"]
@@ -219,96 +188,6 @@ def _tutorial_page(path: Path, repository: str | None) -> str:
         elif body.strip():
             parts.append(f"```python\n{body.strip()}\n```")
     return "\n\n".join(parts) + "\n"
-
-
-def _public_names(package: str) -> dict[str, Any]:
-    """Returns the public classes and functions of a package, by name.
-
-    The docstring of the package tells of its constants and instances.
-    """
-    module = import_module(f"keras_selcal.{package}")
-    names = getattr(module, "__all__", None) or [
-        key
-        for key, thing in vars(module).items()
-        if getattr(thing, "__module__", None) == module.__name__ and key[0] != "_"
-    ]
-    things = {name: getattr(module, name) for name in sorted(names, key=str.lower)}
-    return {
-        name: thing
-        for name, thing in things.items()
-        if inspect.isclass(thing) or inspect.isroutine(thing)
-    }
-
-
-def _members(cls: type) -> dict[str, type]:
-    """Returns the documented public members of a class, with where each is defined."""
-    hidden: set[str] = set()
-    for base in cls.__mro__:
-        hidden |= {*_INTERNAL.get(base.__name__, "").split()}
-        if base is not cls:
-            hidden |= {*_FOR_SUBCLASSES.get(base.__name__, "").split()}
-    found: dict[str, type] = {}
-    for base in cls.__mro__:
-        if not base.__module__.startswith("keras_selcal"):
-            continue
-        for name, value in vars(base).items():
-            value = getattr(value, "__func__", value)
-            kinds = (property, functools.cached_property)
-            member = inspect.isroutine(value) or isinstance(value, kinds)
-            public = name[0] != "_" or name == "__call__"
-            if member and public and value.__doc__ and name not in hidden:
-                found.setdefault(name, base)
-    return found
-
-
-def _api_page(package: str) -> str:
-    """Returns a page with every public name of a package."""
-    from formulas import typeset
-
-    # Markdown wants an empty line before a list.
-    head = inspect.getdoc(import_module(f"keras_selcal.{package}")) or ""
-    head = typeset(re.sub(r":\n- ", ":\n\n- ", head))
-    lines = [f"# keras_selcal.{package}", "", head, ""]
-    things = _public_names(package)
-    shown = {thing: name for name, thing in things.items()}
-    for name, thing in things.items():
-        lines += [f"::: {thing.__module__}.{name}"]
-        if not inspect.isclass(thing):
-            lines += [""]
-            continue
-        members = _members(thing)
-        # Members of a base class on the same page are described there.
-        elsewhere = {
-            key: base
-            for key, base in members.items()
-            if base is not thing and base in shown
-        }
-        here = [key for key in members if key not in elsewhere]
-        inherited = json.dumps(bool(here))
-        lines += ["    options:", f"      inherited_members: {inherited}"]
-        lines += [f"      members: {json.dumps(here or False)}", ""]
-        for base in dict.fromkeys(elsewhere.values()):
-            path = f"{base.__module__}.{base.__name__}"
-            keys = [key for key, owner in elsewhere.items() if owner is base]
-            links = ", ".join(f"[`{key}`][{path}.{key}]" for key in keys)
-            lines += [f"From [`{base.__name__}`][{path}]: {links}.", ""]
-    return "\n".join(lines)
-
-
-def _api_start() -> str:
-    """Returns the start page of the reference: every public name."""
-    lines = ["# API reference", ""]
-    lines += ["Every public class can also be imported from `keras_selcal`.", ""]
-    lines += ["| package | what it holds | names |", "|---|---|---|"]
-    for package in _API:
-        doc = inspect.getdoc(import_module(f"keras_selcal.{package}")) or ""
-        names = ", ".join(
-            f"[`{name}`][{thing.__module__}.{name}]"
-            for name, thing in _public_names(package).items()
-        )
-        about = " ".join(doc.split("\n\n")[0].split()).rstrip(".")
-        lines.append(f"| [`{package}`]({package}.md) | {about} | {names} |")
-    return "\n".join(lines) + "\n"
 
 
 def _pictures(quick: bool) -> dict[str, bytes]:
