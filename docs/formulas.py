@@ -29,6 +29,7 @@ _TOKEN = re.compile(
 _PIECE = re.compile(r"\S+(?: \S+)*")
 # In prose, only a letter with a short index is one; names are in backticks.
 _PROSE_INDEX = re.compile(r"(?<![\w/.])(\w[\u0300-\u036f]?)_(\w{1,2})(?![\w:])")
+_PROSE_POWER = re.compile(r"(?<=[\w)])\^(\w+(?:\.\d+)?)")
 _CODE = re.compile(
     r"(```.*?```|`[^`]*`|<div.*?</div>|^>>> .*$|\]\([^)]*\))", re.DOTALL | re.M
 )
@@ -44,7 +45,9 @@ def typeset(text: str) -> str:
     """Returns Markdown with its formulas as MathML and HTML."""
     text = _FENCE.sub(_formula, text)
     pieces = _CODE.split(text)
-    pieces[::2] = [_PROSE_INDEX.sub(r"\1<sub>\2</sub>", piece) for piece in pieces[::2]]
+    for i in range(0, len(pieces), 2):
+        pieces[i] = _PROSE_INDEX.sub(r"\1<sub>\2</sub>", pieces[i])
+        pieces[i] = _PROSE_POWER.sub(r"<sup>\1</sup>", pieces[i])
     return "".join(pieces)
 
 
@@ -61,7 +64,7 @@ def to_mathml(text: str) -> str:
         for line in text.splitlines()
     ]
     starts = Counter(start for line in lines for start, _ in line)
-    columns = sorted({0} | {start for start, lines in starts.items() if lines > 1})
+    columns = sorted({0} | {start for start, count in starts.items() if count > 1})
     rows = []
     for line in lines:
         cells = {column: "" for column in columns}
