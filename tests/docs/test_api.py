@@ -1,12 +1,23 @@
 """The API reference shows every public member of a class, and no internals."""
 
+import inspect
+
 import api
 import pytest
 
+import keras_selcal
 from keras_selcal import AURC, SelectiveClassifier, TemperatureScaling
 from keras_selcal.losses import AULoss, ReweightedLoss
 
 pytestmark = pytest.mark.backend_free
+
+
+def test_every_public_name_has_a_place():
+    text = "".join(api.pages().values())
+    for name in keras_selcal.__all__:
+        thing = getattr(keras_selcal, name)
+        if inspect.isclass(thing) or inspect.isroutine(thing):
+            assert f"::: {thing.__module__}.{name}\n" in text, name
 
 
 def test_inherited_members_are_shown():
