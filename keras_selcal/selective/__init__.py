@@ -6,7 +6,7 @@ from keras_selcal._lazy import lazy
 from keras_selcal.selective.bounds import risk_bound
 from keras_selcal.selective.drift import DriftCheck, DriftMonitor, ks_test
 from keras_selcal.selective.losses import answer_losses
-from keras_selcal.selective.record import ABSTAINED, SelectivePrediction
+from keras_selcal.selective.record import ABSTAINED, FitRecord, SelectivePrediction
 from keras_selcal.selective.threshold import select_threshold
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ __all__ = [
     "ABSTAINED",
     "DriftCheck",
     "DriftMonitor",
+    "FitRecord",
     "SelectionLayer",
     "SelectiveClassifier",
     "SelectivePrediction",

@@ -129,6 +129,7 @@ class SelectiveClassifier(AnsweringClassifier):
 
     @property
     def threshold(self) -> Any:
+        """τ, with `multi_label=True` one for each label; None before `fit`."""
         return None if self._layer is None else self._layer.threshold
 
     def __repr__(self) -> str:

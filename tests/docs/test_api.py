@@ -22,7 +22,7 @@ def test_every_public_name_has_a_place():
 
 def test_inherited_members_are_shown():
     shown = {"fit", "predict", "evaluate", "check", "monitor", "drift"}
-    shown |= {"predict_proba", "save", "load", "as_model"}
+    shown |= {"predict_proba", "save", "load", "as_model", "record", "threshold"}
     assert shown <= set(api.members(SelectiveClassifier))
     assert {"fit", "__call__", "wrap", "save"} <= set(api.members(TemperatureScaling))
 
