@@ -3,10 +3,9 @@
 These are the start page (the README), the experiment, the study, the claims, the
 benchmarks, the changelog, the tutorials, the API reference, every picture of the page
 on concepts, and what the code of the guides and tutorials prints and draws
-(`docs/execute.py`).
+(`docs/execute.py`). With `KERAS_SELCAL_QUICK` set, no code runs and nothing is drawn.
 """
 
-import inspect
 import logging
 import os
 import re
@@ -14,6 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import api
+from execute import with_outputs
+from formulas import typeset
 from mkdocs.structure.files import File, Files
 
 DOCS = Path(__file__).parent
@@ -33,6 +35,7 @@ _GUIDES = [
     "calibrate.md",
     "abstain.md",
     "sets.md",
+    "independence.md",
     "unknown.md",
     "scores.md",
     "ensembles.md",
@@ -46,18 +49,19 @@ _GUIDES = [
     "metrics.md",
     "monitor.md",
     "report.md",
+    "export.md",
+    "deploy.md",
     "arrays.md",
     "devices.md",
     "recipes.md",
 ]
-_API = ["losses", "metrics", "calibrators", "selective", "conformal", "report"]
-_API += ["callbacks", "functional", "csf", "stacks", "plots"]
 _log = logging.getLogger("mkdocs.hooks")
 
 
 def on_config(config: Any) -> Any:
     """Orders the pages; guides that the list does not know come last."""
-    sys.path.insert(0, str(ROOT))
+    # MkDocs has the folder of the hooks on the path only while it imports them.
+    sys.path[:0] = [str(ROOT), str(DOCS)]
     written = {path.name for path in DOCS.glob("*.md")}
     special = {"concepts.md", "comparison.md"}
     guides = [name for name in _GUIDES if name in written]
@@ -69,7 +73,7 @@ def on_config(config: Any) -> Any:
         {"Concepts": "concepts.md"},
         {"Tutorials": tutorials},
         {"Guides": guides},
-        {"API": [{name: f"api/{name}.md"} for name in _API]},
+        {"API": ["api/index.md", *({name: f"api/{name}.md"} for name in api.PACKAGES)]},
         {
             "Results": [
                 *("experiment.md", "study.md", "claims.md"),
@@ -85,19 +89,21 @@ def on_files(files: Files, config: Any) -> Files:
     """Adds the generated pages and pictures."""
     import jupytext
 
-    sys.path.insert(0, str(DOCS))
-    from execute import with_outputs
-
     pages: dict[str, str | bytes] = {}
     for page, path in _ELSEWHERE.items():
         pages[page] = (ROOT / path).read_text("utf-8")
     run = {path.name: path.read_text("utf-8") for path in sorted(DOCS.glob("*.md"))}
     run["index.md"] = pages["index.md"]
     for path in _tutorials():
-        run[f"tutorials/{path.stem}.md"] = _tutorial_page(path)
-        notebook = jupytext.writes(jupytext.read(path), fmt="ipynb")
-        pages[f"tutorials/{path.stem}.ipynb"] = notebook
+        run[f"tutorials/{path.stem}.md"] = _tutorial_page(path, config.repo_url)
+        script = _install_cell(config.repo_url) + path.read_text("utf-8")
+        notebook = jupytext.reads(script, fmt="py:percent")
+        pages[f"tutorials/{path.stem}.ipynb"] = jupytext.writes(notebook, fmt="ipynb")
     _find_data()
+    quick = bool(os.environ.get("KERAS_SELCAL_QUICK"))
+    if quick:
+        pages |= run
+        run = {}
     for name, text in run.items():
         _log.info("Running the code of %s", name)
         try:
@@ -107,9 +113,8 @@ def on_files(files: Files, config: Any) -> Files:
                 raise
             _log.info("%s is shown without outputs: %s", name, error)
             pages[name] = text
-    for name in _API:
-        pages[f"api/{name}.md"] = _api_page(name)
-    pages |= _pictures()
+    pages |= {f"api/{name}.md": text for name, text in api.pages().items()}
+    pages |= _pictures(quick)
     for uri, content in pages.items():
         known = files.get_file_from_path(uri)
         if known is not None:
@@ -119,7 +124,10 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Points links to files of the repository at the pages of the site."""
+    """Points links at the pages of the site, and typesets formulas."""
+    if page.file.src_uri in ("index.md", "concepts.md"):
+        # The only pages of their tabs.
+        page.meta["hide"] = ["navigation"]
     source = _ELSEWHERE.get(page.file.src_uri, f"docs/{page.file.src_uri}")
     folder = (ROOT / source).parent
     up = "../" * page.file.src_uri.count("/")
@@ -138,7 +146,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         # A file of the repository that is not on the site.
         return match[1] if path.exists() else match[0]
 
-    return re.sub(r"\[([^\]]*)\]\(([^)\s]+)\)", replace, markdown)
+    markdown = re.sub(r"\[([^\]]*)\]\(([^)\s]+)\)", replace, markdown)
+    return markdown if page.file.src_uri.startswith("api/") else typeset(markdown)
 
 
 def _find_data() -> None:
@@ -152,7 +161,27 @@ def _tutorials() -> list[Path]:
     return sorted((DOCS / "tutorials").glob("[!_]*.py"))
 
 
-def _tutorial_page(path: Path) -> str:
+def _colab(name: str, repository: str | None) -> str:
+    """Returns a link that opens a notebook in Colab, if the repository is on GitHub.
+
+    The workflow that publishes the site puts the notebooks on the branch `notebooks`.
+    """
+    owner = (repository or "").rstrip("/").removeprefix("https://github.com/")
+    if "/" not in owner or ":" in owner:
+        return ""
+    host = "https://colab.research.google.com/github"
+    return f" · [Open in Colab]({host}/{owner}/blob/notebooks/{name}.ipynb)"
+
+
+def _install_cell(repository: str | None) -> str:
+    """Returns the cell by which a notebook installs the library from the repository."""
+    if not repository:
+        return ""
+    package = f"keras-selcal[calibrators,examples] @ git+{repository}"
+    return f'# %%\n# %pip install --quiet "{package}"\n\n'
+
+
+def _tutorial_page(path: Path, repository: str | None) -> str:
     """Returns a script of cells (`# %%`) as Markdown."""
     parts: list[str] = []
     for cell in re.split(r"^# %%", path.read_text("utf-8"), flags=re.M)[1:]:
@@ -160,37 +189,18 @@ def _tutorial_page(path: Path) -> str:
         if "[markdown]" in head:
             parts.append(re.sub(r"^# ?", "", body, flags=re.M).strip())
             if len(parts) == 1:
-                parts.append(f"[Download the notebook]({path.stem}.ipynb)")
+                download = f"[Download the notebook]({path.stem}.ipynb)"
+                parts.append(download + _colab(path.stem, repository))
         elif body.strip():
             parts.append(f"```python\n{body.strip()}\n```")
     return "\n\n".join(parts) + "\n"
 
 
-def _api_page(name: str) -> str:
-    """Returns a page with every public name of a package."""
-    from importlib import import_module
-
-    module = import_module(f"keras_selcal.{name}")
-    names = getattr(module, "__all__", None)
-    if names is None:
-        names = [
-            key
-            for key, thing in vars(module).items()
-            if not key.startswith("_")
-            and getattr(thing, "__module__", None) == module.__name__
-        ]
-    # Markdown wants an empty line before a list.
-    head = re.sub(r":\n- ", ":\n\n- ", inspect.getdoc(module) or "")
-    lines = [f"# keras_selcal.{name}", "", head, ""]
-    for key in sorted(names, key=str.lower):
-        thing = getattr(module, key)
-        # The docstring of the module tells of its constants and instances.
-        if inspect.isclass(thing) or inspect.isroutine(thing):
-            lines += [f"::: {thing.__module__}.{key}", ""]
-    return "\n".join(lines)
-
-
-def _pictures() -> dict[str, bytes]:
+def _pictures(quick: bool) -> dict[str, bytes]:
+    """Draws the pictures of the guides; in a quick build, one stands for all."""
     import pictures
 
+    if quick:
+        one = (DOCS / "images" / "overview.png").read_bytes()
+        return {f"images/{name}.png": one for name in pictures.PICTURES}
     return {f"images/{name}.png": pictures.draw(name) for name in pictures.PICTURES}

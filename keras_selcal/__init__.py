@@ -1,4 +1,4 @@
-"""Calibrated probabilities and the right to abstain, for Keras 3.
+"""Calibration and selective classification for Keras 3.
 
 Names are imported at their first use, because Keras and its backend take seconds to
 import, and what computes on arrays needs neither. If Keras has been imported before,

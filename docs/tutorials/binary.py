@@ -28,7 +28,7 @@ train, fit, test = slice(0, 100), slice(100, 250), slice(250, None)
 # ## Train
 #
 # One sigmoid unit, trained for a long time on 100 samples. The setting was chosen to
-# overfit, so that there is something to calibrate:
+# overfit, to leave something to calibrate:
 
 # %%
 model = keras.Sequential([keras.layers.Dense(64, "relu"), keras.layers.Dense(1)])

@@ -3,7 +3,7 @@
 #
 # A chat bot maps what users write to one of 150 intents. Some of what they write belongs to
 # none. This tutorial trains a classifier on CLINC150 (Larson et al. 2019, CC BY 3.0) and
-# lets it abstain, so that at most 5 % of its answers are wrong.
+# lets it abstain: at most 5 % of its answers are wrong.
 #
 # The data are one file of [clinc/oos-eval](https://github.com/clinc/oos-eval), which is
 # downloaded once. If you have it already, set the variable `CLINC150` to its path.
@@ -63,7 +63,7 @@ model.fit(features(texts), y_train, epochs=8, batch_size=128, verbose=0)
 #
 # Half of the validation samples fit the temperature, the other half the threshold. With
 # `delta=0.05`, the error rate of the answers is at most the target with probability 95 %,
-# for questions like those of the validation set.
+# for questions like the ones in the validation set.
 
 # %%
 classifier = SelectiveClassifier(model, calibrator=TemperatureScaling())

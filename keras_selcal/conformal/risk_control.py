@@ -22,6 +22,7 @@ from keras_selcal.selective.threshold import check_delta
 
 # Absorbs the rounding of sums of losses.
 _ROUNDING = 1e-12
+_REMEDY = "Raise `risk`, or list safer thresholds first."
 
 
 def control_risk(
@@ -128,6 +129,7 @@ def control_risk(
                 smallest=mean,
                 passes=lambda n: passes(np.resize(column, n), r),
                 step=1,
+                remedy=_REMEDY,
             )
         )
     return float(thresholds[best])
@@ -225,6 +227,7 @@ def _in_expectation(
                 smallest=mean,
                 passes=lambda n: (n * mean + 1) / (n + 1) <= r + _ROUNDING,
                 step=1,
+                remedy=_REMEDY,
             )
         )
     return float(thresholds[best])

@@ -8,7 +8,7 @@ from keras_selcal.selective.costs import least_cost
 from keras_selcal.selective.drift import DriftCheck, DriftMonitor, ks_test
 from keras_selcal.selective.losses import answer_losses
 from keras_selcal.selective.policy import Policy
-from keras_selcal.selective.record import ABSTAINED, SelectivePrediction
+from keras_selcal.selective.record import ABSTAINED, FitRecord, SelectivePrediction
 from keras_selcal.selective.risk_monitor import RiskMonitor
 from keras_selcal.selective.threshold import select_threshold
 
@@ -24,6 +24,7 @@ __all__ = [
     "ABSTAINED",
     "DriftCheck",
     "DriftMonitor",
+    "FitRecord",
     "Policy",
     "RiskMonitor",
     "SelectionLayer",

@@ -144,6 +144,7 @@ class AnsweringClassifier:
 
     @property
     def record(self) -> Any:
+        """What the classifier was fitted on and promises; None before `fit`."""
         return None if self._layer is None else self._layer.record
 
     def _fitted(self) -> Any:

@@ -73,6 +73,10 @@ def least_passing(low: float, passes: Callable[[float], bool], steps: int) -> fl
     return high
 
 
+class UnmetTargetError(ValueError):
+    """No threshold meets the target on the data."""
+
+
 def explain_unmet(
     risk: float,
     how: str,
@@ -83,6 +87,7 @@ def explain_unmet(
     smallest: float,
     passes: Callable[[int], bool],
     step: float = math.inf,
+    remedy: str = "Raise `risk`.",
 ) -> str:
     """Returns why no threshold has a risk of at most r, and what can be had.
 
@@ -95,6 +100,7 @@ def explain_unmet(
         smallest: the smallest risk that a threshold has on them.
         passes: whether a multiple of n, of the same kind, guarantees r.
         step: how exactly the number that passes is estimated.
+        remedy: what helps if more samples do not.
     """
     text = f"No threshold has a risk of at most {risk:g} {how} on these {n} {unit}."
     if possible < 1:
@@ -102,7 +108,7 @@ def explain_unmet(
     if smallest >= risk:
         return (
             f"{text} More {unit} would not help: the smallest risk of any threshold is "
-            f"{smallest:.3g} on these. Raise `risk`, or offer safer thresholds."
+            f"{smallest:.3g} on these. {remedy}"
         )
     low, high = n, 2 * n
     while not passes(high):

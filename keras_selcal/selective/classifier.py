@@ -14,6 +14,7 @@ from keras_selcal._predictions.data import find_labels, predict_masked
 from keras_selcal._validation import refuse
 from keras_selcal.calibrators import Calibrator
 from keras_selcal.selective.base import AnsweringClassifier, to_arrays
+from keras_selcal.selective.bounds import UnmetTargetError
 from keras_selcal.selective.checks import check_drift, counted, promise
 from keras_selcal.selective.costs import check_abstain, check_costs
 from keras_selcal.selective.cuts import Cuts
@@ -148,6 +149,7 @@ class SelectiveClassifier(AnsweringClassifier):
 
     @property
     def threshold(self) -> Any:
+        """τ, with `multi_label=True` one for each label; None before `fit`."""
         return None if self._layer is None else self._layer.threshold
 
     @property
@@ -254,12 +256,12 @@ class SelectiveClassifier(AnsweringClassifier):
                 refuse("per_class", per_class, allowed)
             if costs is not None or share is not None:
                 refuse("per_class", per_class, "False with `costs` or `unknown`")
-        data, digest = self._read(x, y, sample_weight, groups, batch_size, verbose)
+        given, digest = self._read(x, y, sample_weight, groups, batch_size, verbose)
         if costs is not None:
-            check_costs(costs, self.outputs.rows_of(data.y_pred.shape)[0], square=True)
+            check_costs(costs, self.outputs.rows_of(given.y_pred.shape)[0], square=True)
         if delta is not None:
-            data.warn_if_dependent()
-        half, data, calibrator = self._split(data, self._auto)
+            given.warn_if_dependent()
+        half, data, calibrator = self._split(given, self._auto)
         csf, choice = self.csf, None
         if self._auto:
             choice = choose_score(
@@ -271,7 +273,7 @@ class SelectiveClassifier(AnsweringClassifier):
             csf = choice.csf
             if verbose:
                 print(f'SelectiveClassifier(csf="auto") chose {choice}.')
-        mixture, level = None, delta
+        mixture, level, rest = None, delta, data
         if share is not None:
             mixture = self._mixture(data, unknown, share, batch_size, verbose)
             data = mixture.drawn(DEFAULT_DELTA if delta is None else delta, digest)
@@ -283,7 +285,16 @@ class SelectiveClassifier(AnsweringClassifier):
         further: dict[str, Any] = {}
         if costs is None:
             kind = "class" if per_class else "label"
-            thresholds = select_each(cuts, coverage, risk, level, kind)
+            try:
+                thresholds = select_each(cuts, coverage, risk, level, kind)
+            except UnmetTargetError as error:
+                if rest is given:
+                    raise
+                raise UnmetTargetError(
+                    f"{error} Of the {given.n} samples given, the others fitted the "
+                    "calibrator or chose the score: fit these on other data first to "
+                    "use all samples for the threshold."
+                ) from None
         else:
             # As the layer rounds it.
             limit = -math.inf if abstain_cost is None else -np.float32(abstain_cost)

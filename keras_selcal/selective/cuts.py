@@ -10,6 +10,7 @@ import numpy as np
 from keras_selcal._arrays import to_numbers, to_numpy
 from keras_selcal._validation import check_groups, check_weights, refuse
 from keras_selcal.selective.bounds import (
+    UnmetTargetError,
     betting_p_value,
     binomial_tail,
     choose_starts,
@@ -177,7 +178,7 @@ class Cuts:
         # The least weight that a share κ asks for, rounding of κ n aside.
         enough = np.flatnonzero(self.accepted >= coverage * self.total * (1 - 1e-12))
         if not len(enough):
-            raise ValueError(
+            raise UnmetTargetError(
                 f"No threshold accepts a share of {coverage:g}: the calibrator rejects "
                 "samples (their scores are −inf), and only "
                 f"{self.accepted[-1:].sum():g} of {self.total:g} samples are left."
@@ -188,7 +189,7 @@ class Cuts:
         """Returns the threshold of largest coverage whose own risk is at most r."""
         low = (self.losses <= risk * self.counted * (1 + 1e-12)).all(axis=1)
         if not low.any():
-            raise ValueError(
+            raise UnmetTargetError(
                 f"No threshold has a risk of at most {_text(risk)} on these "
                 f"{self.total:g} samples: the smallest is {_text(self._smallest(0))}."
             )
@@ -209,7 +210,7 @@ class Cuts:
             return float(self.thresholds[-1])
         best = self.search(risk, delta)
         if best < 0:
-            raise ValueError(self._explanation(risk, delta))
+            raise UnmetTargetError(self._explanation(risk, delta))
         return float(self.thresholds[best])
 
     def bound(self, threshold: float, delta: float) -> float:

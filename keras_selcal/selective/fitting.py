@@ -13,6 +13,7 @@ from keras_selcal._validation import refuse
 from keras_selcal.csf.choice import Choice, best_of, default_candidates
 from keras_selcal.csf.probabilities import msp
 from keras_selcal.csf.score import ConfidenceScore
+from keras_selcal.selective.bounds import UnmetTargetError
 from keras_selcal.selective.cuts import Cuts
 from keras_selcal.selective.data import SelectionData
 from keras_selcal.selective.drift import reference_sample, unit_means
@@ -49,7 +50,7 @@ def select_each(
         else:
             try:
                 threshold = part.select(coverage, risk, each)
-            except ValueError as error:
+            except UnmetTargetError as error:
                 if len(cuts) == 1:
                     raise
                 reason = last = error

@@ -134,6 +134,16 @@ def test_what_a_calibrator_rejects_is_never_accepted():
     assert figures["accuracy"] == pytest.approx((test_x.argmax(-1) == test_y).mean())
 
 
+def test_an_impossible_risk_counts_the_samples_given():
+    x, y = draw(200)
+    calibrated = SelectiveClassifier(identity(), calibrator=TemperatureScaling())
+    with pytest.raises(ValueError, match=r"on these 100 samples.*Of the 200 samples"):
+        calibrated.fit(x, y, risk=0.001, delta=0.1, verbose=0)
+    with pytest.raises(ValueError, match="on these 200 samples") as error:
+        SelectiveClassifier(identity()).fit(x, y, risk=0.001, delta=0.1, verbose=0)
+    assert "given" not in str(error.value)
+
+
 def test_a_fit_without_a_target_or_a_threshold_changes_nothing():
     x, y = draw()
     classifier = SelectiveClassifier(identity(), calibrator=TemperatureScaling())
