@@ -109,6 +109,8 @@ def train(
                 _restore(model, state, run)
         if settings.ema is not None:  # also where nothing was left to train
             model.optimizer.finalize_variable_values(model.trainable_variables)
+            # On JAX they share arrays with the averages now, which `predict` deletes.
+            _assign(model.trainable_variables, _values(model.trainable_variables))
         start = time.perf_counter()
         for name in ("val", "test"):
             _write_logits(run, f"last-{name}", model, _batches(task, samples, name))
