@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from recipes.progress import Progress, console
 from recipes.runs import Run
-from recipes.tasks import Pool, RunError, Task
+from recipes.tasks import DivergenceError, Pool, RunError, Task
 
 ONE = Pool()
 # Passed on to the workers of Ray. One CPU for each run: one thread.
@@ -30,10 +30,15 @@ class Job(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """How a job ended: `error` is None, or a sentence on what went wrong."""
+    """How a job ended: `error` is None, or a sentence on what went wrong.
+
+    `diverged` is whether the loss or the logits are not finite, which the same command
+    would find again.
+    """
 
     job: Job
     error: str | None = None
+    diverged: bool = False
 
 
 def train_all(
@@ -83,7 +88,8 @@ def _one_by_one(
                 loaded = {key: training.read_data(task)}  # the next may share it
             training.train(run, task, progress, dataset=loaded.get(key))
         except Exception as error:
-            yield Ended(Job(run, task), _told(run, error))
+            diverged = isinstance(error, DivergenceError)
+            yield Ended(Job(run, task), _told(run, error), diverged)
         else:
             yield Ended(Job(run, task))
 
@@ -124,23 +130,23 @@ def _by_ray(
                 (ended,), _ = ray.wait(list(running))
                 job = running.pop(ended)
                 try:
-                    error = ray.get(ended)
+                    error, diverged = ray.get(ended)
                 except ray.exceptions.RayError as failure:  # such as a lack of memory
-                    error = " ".join(str(failure).split())
+                    error, diverged = " ".join(str(failure).split()), False
                 if error is None:
                     progress.end(job.run.name, "trained")
-                yield Ended(job, error)
+                yield Ended(job, error, diverged)
         finally:
             for reference in running:
                 ray.cancel(reference, force=True)
 
 
-def _train(directory: str, run: Run, task: Task) -> str | None:
-    """Trains a run in a process of Ray; returns None, or what went wrong."""
+def _train(directory: str, run: Run, task: Task) -> tuple[str | None, bool]:
+    """Trains a run in a process of Ray; returns `error` and `diverged`."""
     os.chdir(directory)
     with Progress(console(quiet=True)) as progress:
         (ended,) = _one_by_one([Job(run, task)], progress, ONE, {})
-    return ended.error
+    return ended.error, ended.diverged
 
 
 @contextlib.contextmanager

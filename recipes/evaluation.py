@@ -44,10 +44,9 @@ class PaperMetric:
         """Number of digits after the decimal point in tables."""
         return 2 if self.scale > 1 else 3
 
-    def compute(self, labels: Any, logits: Any) -> float:
-        """Returns the scaled metric."""
-        # AURC ranks by `msp`, whichever score the loss was trained with.
-        options = {"from_logits": True, "csf": "msp"}
+    def compute(self, labels: Any, logits: Any, csf: Any = "msp") -> float:
+        """Returns the scaled metric; AURC ranks by `csf`, whatever loss was trained."""
+        options = {"from_logits": True, "csf": csf}
         return self.scale * self._row.compute(labels, logits, **options)
 
     @property
@@ -109,7 +108,11 @@ def metric(name: str) -> PaperMetric:
 
 
 def scaled_measures(
-    val: Predictions, test: Predictions, metrics: Iterable[str] = COMPARED
+    val: Predictions,
+    test: Predictions,
+    metrics: Iterable[str] = COMPARED,
+    *,
+    csf: str = "msp",
 ) -> dict[str, float]:
     """Returns metrics of validation and test data, before and after scaling.
 
@@ -120,15 +123,20 @@ def scaled_measures(
         val: logits and labels of the validation data.
         test: logits and labels of the test data.
         metrics: names of metrics.
+        csf: the score that ranks the samples, or `"auto"` for the one that ranks the
+            validation data best.
     """
     from keras_selcal import TemperatureScaling
+    from keras_selcal.csf import choose
+
+    score = choose(*val) if csf == "auto" else csf
 
     temperature = float(TemperatureScaling().fit(*val).temperature)
     found = {"temperature": temperature}
     for split, (logits, labels) in (("val", val), ("test", test)):
         for end, scale in (("", 1.0), ("_ts", temperature)):
             for name in metrics:
-                value = metric(name).compute(labels, logits / scale)
+                value = metric(name).compute(labels, logits / scale, score)
                 found[f"{split}_{name}{end}"] = value
     return found
 

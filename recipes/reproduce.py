@@ -26,12 +26,13 @@ from recipes.progress import Progress, console, duration
 from recipes.runs import Run
 from recipes.tables import Table
 from recipes.tasks import Pool, RunError, Task
-from recipes.training import load_data
+from recipes.training import data_key, load_data, read_data
 
 # Training images without those held out, and the shape of the images.
 _SIZES: dict[str, tuple[int, tuple[int, ...]]] = {
     **dict.fromkeys(("cifar10", "cifar100"), (45_000, (32, 32, 3))),
     "tiny-imagenet": (95_000, (64, 64, 3)),
+    "fashion-mnist": (50_000, (28, 28, 1)),
     "digits": (640, (8, 8, 1)),
 }
 # A step of this many images tells whether a step of a whole batch is quick to time.
@@ -258,7 +259,7 @@ def _check(
         estimate_only: whether published sizes do where no data is named.
     """
     sizes: dict[Pair, tuple[int, tuple[int, ...]]] = {}
-    loaded: dict[str, data.Dataset] = {}
+    loaded: dict[Any, data.Dataset] = {}
     for (name, model), task in {(t.dataset, t.model): t for t in wanted}.items():
         classes = settings.CLASSES[settings.family_of(name)]
         side = task.settings.image_size
@@ -268,11 +269,9 @@ def _check(
                 images = task.subset or images
                 shape = shape if side is None else (side, side, 3)
             else:
-                if name not in loaded:
-                    loaded = {name: data.load(name, task.data_dir)}
-                dataset = loaded[name]
-                dataset = dataset if side is None else dataset.resized(side)
-                dataset = load_data(task, dataset)
+                if (key := data_key(task)) not in loaded:
+                    loaded = {key: read_data(task)}
+                dataset = load_data(task, loaded[key])
                 images, shape = len(dataset.train), dataset.input_shape
                 classes = dataset.num_classes
             if task.pretrained is not None:

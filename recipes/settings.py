@@ -74,12 +74,18 @@ class Settings:
         epochs: number of epochs.
         learning_rate: initial learning rate.
         schedule: `"steps"` multiplies the rate by `decay` at the start of each epoch in
-            `milestones`; `"cosine"` lowers it to 0 along half a cosine.
+            `milestones`; `"cosine"` lowers it to 0 along half a cosine, from epoch to
+            epoch; `"smooth_cosine"` lowers it in every step.
         decay: factor of the learning rate at each milestone.
         milestones: epochs, counted from 0.
+        optimizer: `"sgd"` adds `weight_decay` times the weights to the gradient, as
+            PyTorch does; `"sgdw"` subtracts the learning rate times `weight_decay`
+            times the weights from them, as Keras does.
         momentum: momentum of stochastic gradient descent.
         nesterov: whether the momentum is Nesterov's.
-        weight_decay: factor of the weights in the gradient (ℓ2).
+        weight_decay: factor of the weights in their decay.
+        ema: momentum of an exponential moving average of the weights, which is then
+            validated and kept instead of the weights. None for no average.
         clipnorm: the largest norm of the whole gradient; longer ones are shortened.
             None for no limit.
         dropout: rate of dropout before the last layer.
@@ -87,6 +93,10 @@ class Settings:
             best.
         select: what chooses the best epoch: the validation value of the `"loss"` that
             is trained, as in the paper, or the validation `"nll"`.
+        splits: `"held_out"` takes validation images from the training images, and does
+            not augment them. `"released"` is what the paper's public code does: CIFAR's
+            validation images are augmented like training images, and Tiny-ImageNet's
+            test images are halved into validation and test.
         image_size: height and width to which images are resized. Defaults to the size
             of the data set.
         augmentation: augmentation of training images: `"crop_flip"`, `"flip"` or
@@ -106,12 +116,15 @@ class Settings:
     learning_rate: float
     schedule: str
     warmup_epochs: int
+    optimizer: str = "sgd"
     momentum: float = 0.9
     nesterov: bool = False
     weight_decay: float = 5e-4
+    ema: float | None = None
     clipnorm: float | None = None
     dropout: float = 0.0
     select: str = "loss"
+    splits: str = "held_out"
     decay: float = 0.2
     milestones: tuple[int, ...] = (60, 120, 160)
     image_size: int | None = None
@@ -119,7 +132,7 @@ class Settings:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     validate_every: int = 1
-    weight_gradient_rise: tuple[int, ...] | None = None
+    weight_gradient_rise: tuple[float, ...] | None = None
     loss: dict[str, Any] = dataclasses.field(default_factory=dict)
     source: str = ""
 
@@ -128,6 +141,10 @@ class Settings:
             check_count(name, getattr(self, name), least)
         check_choice("schedule", self.schedule, SCHEDULES)
         check_choice("select", self.select, ("loss", "nll"))
+        check_choice("splits", self.splits, SPLITS)
+        check_choice("optimizer", self.optimizer, OPTIMIZERS)
+        if self.ema is not None and not 0 < self.ema < 1:
+            refuse("ema", self.ema, "a number in (0, 1), or none")
         if not 0 <= self.dropout < 1:
             refuse("dropout", self.dropout, "a number in [0, 1)")
         if self.clipnorm is not None and not self.clipnorm > 0:
@@ -147,7 +164,29 @@ class Settings:
         object.__setattr__(self, "weight_gradient_rise", tuple(rise))
 
 
-SCHEDULES = ("steps", "cosine")
+SCHEDULES = ("steps", "cosine", "smooth_cosine")
+OPTIMIZERS = ("sgd", "sgdw")
+SPLITS = ("held_out", "released")
+
+
+def with_epochs(settings: Settings, epochs: int) -> Settings:
+    """Returns settings for another number of epochs.
+
+    Milestones and warm-up are scaled in proportion.
+
+    Example:
+    >>> short = with_epochs(settings("cifar10", "resnet20", "xe"), 20)
+    >>> short.milestones, short.warmup_epochs
+    ((6, 12, 16), 4)
+    """
+    whole = settings.epochs
+    return dataclasses.replace(
+        settings,
+        epochs=epochs,
+        milestones=tuple(round(m * epochs / whole) for m in settings.milestones),
+        warmup_epochs=settings.warmup_epochs * epochs // whole,
+    )
+
 
 _CIFAR10 = Settings(
     batch_size=128,
@@ -186,6 +225,8 @@ TRAINING = {
     "cifar10": _CIFAR10,
     "cifar100": dataclasses.replace(_CIFAR10, epochs=250),
     "tiny-imagenet": _TINY_IMAGENET,
+    # Not in the paper.
+    "fashion-mnist": with_epochs(dataclasses.replace(_CIFAR10, schedule="cosine"), 30),
     "digits": _DIGITS,
     "folder": _SMALL,
 }
@@ -220,8 +261,8 @@ def settings(
     """Returns the paper's settings, or defaults for what is not in the paper.
 
     Args:
-        dataset: `"cifar10"`, `"cifar100"`, `"tiny-imagenet"`, `"digits"` or
-            `"folder:PATH"`.
+        dataset: `"cifar10"`, `"cifar100"`, `"tiny-imagenet"`, `"fashion-mnist"`,
+            `"digits"` or `"folder:PATH"`.
         model: one of `MODELS`.
         loss: one of `LOSSES`.
         csf: confidence score of AURC and AU. Defaults to the paper's choice.
@@ -395,25 +436,6 @@ def _parse(key: str, text: str, kind: Any) -> Any:
     words |= {types.NoneType: "none", bool: "true or false"}
     others = "numbers separated by commas"
     refuse(key, text, " or ".join(words.get(one, others) for one in kinds))
-
-
-def with_epochs(settings: Settings, epochs: int) -> Settings:
-    """Returns settings for another number of epochs.
-
-    Milestones and warm-up are scaled in proportion.
-
-    Example:
-    >>> short = with_epochs(settings("cifar10", "resnet20", "xe"), 20)
-    >>> short.milestones, short.warmup_epochs
-    ((6, 12, 16), 4)
-    """
-    whole = settings.epochs
-    return dataclasses.replace(
-        settings,
-        epochs=epochs,
-        milestones=tuple(round(m * epochs / whole) for m in settings.milestones),
-        warmup_epochs=settings.warmup_epochs * epochs // whole,
-    )
 
 
 def rows() -> list[dict[str, str]]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from recipes import losses
-from recipes.evaluation import METRICS, evaluate
+from recipes.evaluation import METRICS, evaluate, paired
 from recipes.runs import Run, flat
 from recipes.settings import TRANSFORMERS
 
@@ -109,10 +109,14 @@ def _line(cells: Sequence[str]) -> str:
 
 
 class Cell(NamedTuple):
-    """Mean and standard deviation (n − 1) over seeds, which is NaN for one seed."""
+    """Mean, standard deviation (n − 1) and half of the 95 % interval, over seeds.
+
+    The last two are NaN for one seed.
+    """
 
     mean: float
     std: float
+    half: float
     best: bool = False
 
     def text(self, digits: int) -> str:
@@ -126,7 +130,7 @@ class Cell(NamedTuple):
 def cell_of(values: Sequence[float]) -> Cell:
     """Returns the cell for the values of one or more seeds."""
     std = float(np.std(values, ddof=1)) if len(values) > 1 else float("nan")
-    return Cell(float(np.mean(values)), std)
+    return Cell(float(np.mean(values)), std, paired(values).half)
 
 
 CellOrNone = TypeVar("CellOrNone", bound=Cell | None)
@@ -135,7 +139,10 @@ CellOrNone = TypeVar("CellOrNone", bound=Cell | None)
 def best(
     cells: Sequence[CellOrNone], digits: int, higher: bool
 ) -> tuple[CellOrNone, ...]:
-    """Marks the best cells of a row; cells that print the same are all marked.
+    """Marks the best cell of a row, and all that cannot be told from it.
+
+    With one seed, these are the cells that print the same. With several, the 95 %
+    intervals decide, and nothing is marked if they tell no cell from the best.
 
     Args:
         cells: the cells of the row, None for an empty one.
@@ -145,11 +152,19 @@ def best(
     shown = np.round([np.nan if c is None else c.mean for c in cells], digits)
     if sum(cell is not None for cell in cells) < 2 or np.isnan(shown).all():
         return tuple(cells)
-    most = np.nanmax(shown) if higher else np.nanmin(shown)
+    top = np.nanargmax(shown) if higher else np.nanargmin(shown)
+    marked = shown == shown[top]
+    half = np.array([np.nan if c is None else c.half for c in cells])
+    if not np.isnan(half).all():
+        # One seed among several may be anywhere.
+        width = np.hypot(half, half[top])
+        marked |= ~(np.abs(shown - shown[top]) > width) & ~np.isnan(shown)
+        if marked.sum() == (~np.isnan(shown)).sum():
+            return tuple(cells)
     given: Sequence[Any] = cells
     return tuple(
-        cell and cell._replace(best=bool(value == most))
-        for cell, value in zip(given, shown, strict=True)
+        cell and cell._replace(best=bool(mark))
+        for cell, mark in zip(given, marked, strict=True)
     )
 
 
@@ -244,6 +259,8 @@ def _caption(columns: list[list[Run]], metrics: Sequence[str], split: str) -> st
         count = f"{many}" if few == many else f"{few} to {many}"
         seeds = f"mean ± standard deviation over {count} seeds"
     bold = " Best in bold." if len(columns) > 1 else ""
+    if bold and many > 1:
+        bold = " Best in bold, with all that the 95 % intervals do not tell from it."
     return f"{_SPLITS[split]} set; {scaled}; {seeds}.{bold}"
 
 

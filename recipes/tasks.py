@@ -27,6 +27,10 @@ class RunError(Exception):
     """An error the user can fix; it is shown in one line, without a traceback."""
 
 
+class DivergenceError(RunError):
+    """A training whose loss or logits are not finite."""
+
+
 def names_in(option: str, text: str | None) -> tuple[str, ...]:
     """Returns the names in an option, which are separated by commas.
 
@@ -61,9 +65,9 @@ class Task:
     """What to train: what is None comes from the paper's settings.
 
     Args:
-        dataset: cifar10, cifar100, tiny-imagenet, digits; or your own: folder:PATH with
-            a folder of images for each class, npz:PATH with arrays x and y, or
-            text:PATH, a CSV file with columns text and label.
+        dataset: cifar10, cifar100, tiny-imagenet, fashion-mnist, digits; or your own:
+            folder:PATH with a folder of images for each class, npz:PATH with arrays x
+            and y, or text:PATH, a CSV file with columns text and label.
         model: a name that `list` shows.
         loss: a name that `list` shows, or module:Name for one of your own.
         csf: confidence score of au and aurc: msp, margin or neg_entropy.

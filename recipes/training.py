@@ -5,13 +5,14 @@ bit-identical results: whatever is random depends on the seed and the epoch only
 the state of training is saved after each epoch.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import math
 import os
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -26,7 +27,7 @@ from recipes.paper.released import ReleasedScores
 from recipes.progress import Progress
 from recipes.runs import Checkpoint, Predictions, Run
 from recipes.settings import Settings
-from recipes.tasks import RunError, Task
+from recipes.tasks import DivergenceError, RunError, Task
 
 # As many as in fig:gradients_over_epochs.
 _MOST_IN_SNAPSHOT = 20_000
@@ -89,6 +90,7 @@ def train(
                 _restore(model, state, run)
             if state.epoch < settings.epochs:
                 epochs = Epochs(run, task, samples, config, state, progress)
+                average = [epochs.average] if settings.ema is not None else []
                 model.fit(
                     devices.even(batches, count),
                     validation_data=devices.even(_batches(task, samples, "val"), count),
@@ -97,7 +99,7 @@ def train(
                     initial_epoch=state.epoch,
                     shuffle=False,
                     verbose=0,
-                    callbacks=[batches.callback, *_schedule(task), epochs],
+                    callbacks=[batches.callback, *average, *_schedule(task), epochs],
                 )
 
         # Logits of the last and of the best epoch, on one device.
@@ -105,6 +107,10 @@ def train(
             model = build(task, samples)
             if state.epoch:
                 _restore(model, state, run)
+        if settings.ema is not None:  # also where nothing was left to train
+            model.optimizer.finalize_variable_values(model.trainable_variables)
+            # On JAX they share arrays with the averages now, which `predict` deletes.
+            _assign(model.trainable_variables, _values(model.trainable_variables))
         start = time.perf_counter()
         for name in ("val", "test"):
             _write_logits(run, f"last-{name}", model, _batches(task, samples, name))
@@ -140,21 +146,23 @@ def train(
 
 def data_key(task: Task) -> tuple[Any, ...]:
     """Returns what `read_data` depends on: tasks with equal keys share their data."""
-    return task.dataset, task.data_dir, task.settings.image_size, task.noise
+    size, splits = task.settings.image_size, task.settings.splits
+    return task.dataset, task.data_dir, size, task.noise, splits, task.split_seed
 
 
 def read_data(task: Task) -> data.Dataset:
     """Reads the data set of a task."""
     options: Any = {} if task.noise is None else {"label_noise": task.noise}
-    size = task.settings.image_size
+    options |= {"seed": task.split_seed, "image_size": task.settings.image_size}
+    options["splits"] = task.settings.splits
     try:
-        return data.load(task.dataset, task.data_dir, image_size=size, **options)
+        return data.load(task.dataset, task.data_dir, **options)
     except (ValueError, OSError) as error:
         raise RunError(" ".join(str(error).split())) from error
 
 
 def load_data(task: Task, dataset: data.Dataset | None = None) -> data.Dataset:
-    """Returns the samples of a task: its validation samples, its part of the others."""
+    """Returns the samples of a task, with its preprocessing and its training subset."""
     dataset = read_data(task) if dataset is None else dataset
     names = ("augmentation", "mean", "std")
     chosen = {name: getattr(task.settings, name) for name in names}
@@ -164,8 +172,6 @@ def load_data(task: Task, dataset: data.Dataset | None = None) -> data.Dataset:
             refuse(name, chosen[name], f"a number for each of {channels} channels")
     preprocessing = dataclasses.replace(dataset.preprocessing, **chosen)
     dataset = dataclasses.replace(dataset, preprocessing=preprocessing)
-    if task.split_seed:
-        dataset = dataset.split_again(task.split_seed)
     if task.subset is None:
         return dataset
     if not dataset.num_classes <= task.subset <= len(dataset.train):
@@ -194,13 +200,7 @@ def build(task: Task, samples: data.Dataset) -> Any:
     )
     if task.pretrained is not None:
         models.load_pretrained(model, task.pretrained)
-    optimizer = TorchSGD(
-        settings.learning_rate,
-        momentum=settings.momentum,
-        nesterov=settings.nesterov,
-        l2=settings.weight_decay,
-        global_clipnorm=settings.clipnorm,
-    )
+    optimizer = _optimizer(settings, len(samples.train))
     model.compile(
         optimizer=optimizer,
         loss=losses.build(task.loss, settings.loss),
@@ -213,9 +213,30 @@ def build(task: Task, samples: data.Dataset) -> Any:
     return model
 
 
+def _optimizer(settings: Settings, samples: int) -> keras.optimizers.Optimizer:
+    rate: Any = settings.learning_rate
+    if settings.schedule == "smooth_cosine":
+        steps = settings.epochs * math.ceil(samples / settings.batch_size)
+        rate = keras.optimizers.schedules.CosineDecay(rate, max(steps, 1))
+    options: dict[str, Any] = {
+        "momentum": settings.momentum,
+        "nesterov": settings.nesterov,
+        "global_clipnorm": settings.clipnorm,
+    }
+    if settings.ema is not None:
+        options |= {"use_ema": True, "ema_momentum": settings.ema}
+    if settings.optimizer == "sgdw":
+        decay = settings.weight_decay
+        return keras.optimizers.SGD(rate, weight_decay=decay, **options)
+    return TorchSGD(rate, l2=settings.weight_decay, **options)
+
+
 def _batches(task: Task, samples: data.Dataset, split: str) -> Batches:
-    found = getattr(samples, split)
-    return Batches(found, samples.preprocessing, task.settings.batch_size)
+    return Batches(
+        *(getattr(samples, split), samples.preprocessing, task.settings.batch_size),
+        augmented=split == "val" and samples.augmented_val,
+        seed=task.seed,
+    )
 
 
 # --- Training -----------------------------------------------------------------------
@@ -228,7 +249,7 @@ def learning_rate(settings: Settings, epoch: int) -> float:
 
     ```
     steps   η·decay^j after j milestones
-    cosine  η·(1 + cos(π·epoch/epochs))/2
+    cosine  η·(1 + cos(π·epoch/epochs))/2, where the epoch begins
     ```
 
     Example:
@@ -236,7 +257,7 @@ def learning_rate(settings: Settings, epoch: int) -> float:
     >>> learning_rate(settings("cifar10", "resnet50", "xe"), 60)
     0.020000000000000004
     """
-    if settings.schedule == "cosine":
+    if settings.schedule != "steps":
         wave = math.cos(math.pi * epoch / settings.epochs)
         return settings.learning_rate * (1 + wave) / 2
     reached = sum(epoch >= milestone for milestone in settings.milestones)
@@ -271,20 +292,18 @@ def _schedule(task: Task) -> list[keras.callbacks.Callback]:
     rise = task.settings.weight_gradient_rise
     if rise is None:
         return []
-    share = task.settings.loss["weight_gradient"]
-    points = [(rise[0], 0.0), (rise[1], share)]
-    return [RisingWeightGradient(points)]
+    return [RisingWeightGradient(rise, task.settings.loss["weight_gradient"])]
 
 
 class RisingWeightGradient(keras.callbacks.Callback):
-    """Moves w of `AULoss` from epoch to epoch, between points (epoch, w)."""
+    """Raises w of `AULoss` from 0 to `share` between two epochs."""
 
-    def __init__(self, points: list[tuple[int, float]]) -> None:
+    def __init__(self, rise: Sequence[float], share: float) -> None:
         super().__init__()
-        self.epochs, self.shares = zip(*points, strict=True)
+        self.rise, self.share = rise, share
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        w = float(np.interp(epoch, self.epochs, self.shares))
+        w = float(np.interp(epoch, self.rise, (0.0, self.share)))
         if w != self.model.loss.weight_gradient:
             # A number of the traced step: it is traced again.
             self.model.loss.weight_gradient = w
@@ -310,16 +329,19 @@ class Epochs(keras.callbacks.Callback):
         super().__init__()
         self.run, self.task, self.samples, self.config = run, task, samples, config
         self.state, self.progress = state, progress
+        self.average = keras.callbacks.SwapEMAWeights()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.start = time.perf_counter()
+        self.cpu_start = time.process_time()
         # Whatever draws from a global source draws the same in a resumed run.
         key = (self.task.seed, epoch)
         keras.utils.set_random_seed(
             int(np.random.SeedSequence(key).generate_state(1)[0])
         )
         self.rate = learning_rate(self.task.settings, epoch)
-        self.model.optimizer.learning_rate = self.rate
+        if self.task.settings.schedule != "smooth_cosine":
+            self.model.optimizer.learning_rate = self.rate
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.progress.within((batch + 1) / self.params["steps"])
@@ -330,6 +352,7 @@ class Epochs(keras.callbacks.Callback):
         row |= {f"val_{n}": float(logs.get(f"val_{n}", math.nan)) for n in names}
         row = {"epoch": epoch + 1, **row, "learning_rate": self.rate}
         row["seconds"] = round(time.perf_counter() - self.start, 3)
+        row["cpu_seconds"] = round(time.process_time() - self.cpu_start, 3)
         if not math.isfinite(row["loss"]):
             raise _diverged(f"the loss of epoch {epoch + 1} is {row['loss']}")
         state, settings = self.state, self.task.settings
@@ -337,13 +360,16 @@ class Epochs(keras.callbacks.Callback):
         state.history.append(row)
         if state.epoch in validated_epochs(settings) and improves(state, settings):
             state.best_epoch = state.epoch
-            state.best = _values(self.model.variables)
+            with self._averaged():
+                state.best = _values(self.model.variables)
         if state.epoch in self.task.snapshot_epochs():
             seen = dataclasses.replace(
                 self.samples, train=self.samples.train[:_MOST_IN_SNAPSHOT]
             )
             batches = _batches(self.task, seen, "train")
-            _write_logits(self.run, f"train-epoch{state.epoch}", self.model, batches)
+            name = f"train-epoch{state.epoch}"
+            with self._averaged():
+                _write_logits(self.run, name, self.model, batches)
         last = state.epoch == settings.epochs
         if last or state.epoch % self.task.checkpoint_every == 0:
             state.variables = _values(_variables(self.model))
@@ -351,9 +377,21 @@ class Epochs(keras.callbacks.Callback):
             self.run.write_history(state.history)
         self.progress.epoch(row)
 
+    @contextlib.contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """Gives the model its averaged weights for a while, as its validation does."""
+        if self.task.settings.ema is None:
+            yield
+            return
+        self.average.on_test_begin()
+        try:
+            yield
+        finally:
+            self.average.on_test_end()
 
-def _diverged(what: str) -> RunError:
-    return RunError(
+
+def _diverged(what: str) -> DivergenceError:
+    return DivergenceError(
         f"{what}: this training diverges. Lower the learning rate (--set "
         "learning_rate=…) or limit the gradient (--set clipnorm=1)."
     )

@@ -95,7 +95,11 @@ class Preprocessing:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Training images without those held out for validation, validation, and test."""
+    """Training images without those held out for validation, validation, and test.
+
+    `augmented_val` is whether validation images are augmented like training images, as
+    in the paper's public code.
+    """
 
     name: str
     train: Split
@@ -103,6 +107,7 @@ class Dataset:
     test: Split
     class_names: tuple[str, ...]
     preprocessing: Preprocessing
+    augmented_val: bool = False
 
     @property
     def num_classes(self) -> int:
@@ -115,16 +120,6 @@ class Dataset:
         size = self.preprocessing.image_size
         shape = self.train.x.shape[1:]
         return shape if size is None else (*size, shape[-1])
-
-    def split_again(self, seed: int) -> "Dataset":
-        """Returns the data with other validation samples, drawn by a seed."""
-        parts = (self.train, self.val)
-        whole = Split(
-            np.concatenate([part.x for part in parts]),
-            np.concatenate([part.y for part in parts]),
-        )
-        train, val = whole.hold_out(seed, len(self.val))
-        return dataclasses.replace(self, train=train, val=val)
 
     def resized(self, image_size: int) -> "Dataset":
         """Returns the same images for a model with larger inputs.

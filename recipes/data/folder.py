@@ -55,7 +55,9 @@ def load(
     mean, std = _moments(splits["train"].x)
     return Dataset(
         name=f"folder:{path}",
-        **splits,
+        train=splits["train"],
+        val=splits["val"],
+        test=splits["test"],
         class_names=names,
         preprocessing=Preprocessing(
             (image_size, image_size), mean, std, augmentation="crop_flip"

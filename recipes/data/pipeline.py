@@ -35,6 +35,7 @@ class Batches(keras.utils.PyDataset):
         preprocessing: normalisation, size and augmentation.
         batch_size: number of images in a batch.
         training: whether to shuffle and augment.
+        augmented: whether to augment without shuffling.
         seed: seed of order and augmentation.
         epoch: the first epoch.
         workers: number of threads that prepare the next batches.
@@ -47,6 +48,7 @@ class Batches(keras.utils.PyDataset):
         batch_size: int,
         *,
         training: bool = False,
+        augmented: bool = False,
         seed: int = 0,
         epoch: int = 0,
         workers: int = 1,
@@ -67,6 +69,7 @@ class Batches(keras.utils.PyDataset):
         self.preprocessing = preprocessing
         self.batch_size = batch_size
         self.training = training
+        self.augmented = training or augmented
         self.seed = seed
         # One factor for each value of a row: NumPy is slow along an axis of length 3.
         size = preprocessing.image_size
@@ -138,11 +141,11 @@ class Batches(keras.utils.PyDataset):
     def _batch(self, index: int) -> Batch:
         start = index * self.batch_size
         chosen: Any = slice(start, start + self.batch_size)
-        if not self.training:
-            return self._inputs(self.split.x[chosen]), self.split.y[chosen]
-        chosen = self._order[chosen]
+        if self.training:
+            chosen = self._order[chosen]
         images = self.split.x[chosen]
-        images = augment(images, self.preprocessing, self._rng(1 + index))
+        if self.augmented:
+            images = augment(images, self.preprocessing, self._rng(1 + index))
         return self._inputs(images), self.split.y[chosen]
 
     def _inputs(self, images: np.ndarray) -> np.ndarray:

@@ -21,7 +21,12 @@ _PREPROCESSING = Preprocessing(
 )
 
 
-def load(data_dir: str | os.PathLike[str] | None = None, *, seed: int = 0) -> Dataset:
+def load(
+    data_dir: str | os.PathLike[str] | None = None,
+    *,
+    seed: int = 0,
+    halved: bool = False,
+) -> Dataset:
     """Returns Tiny-ImageNet, with 5,000 training images held out.
 
     The test images are those of the folder `val`, because the original test images have
@@ -30,16 +35,22 @@ def load(data_dir: str | os.PathLike[str] | None = None, *, seed: int = 0) -> Da
     Args:
         data_dir: the folder `tiny-imagenet-200`, or the folder that contains it.
         seed: seed of the hold-out.
+        halved: whether half of the folder `val`, by class, is for validation instead,
+            and all training images are for training.
     """
     root = _root(data_dir)
     wnids = sorted(_lines(root / "wnids.txt"))
     index = {wnid: i for i, wnid in enumerate(wnids)}
-    train, val = _read(*_training_files(root, index)).hold_out(seed)
+    train, test = _read(*_training_files(root, index)), _read(*_test_files(root, index))
+    if halved:
+        test, val = test.hold_out(seed, len(test) // 2)
+    else:
+        train, val = train.hold_out(seed)
     return Dataset(
         name="tiny-imagenet",
         train=train,
         val=val,
-        test=_read(*_test_files(root, index)),
+        test=test,
         class_names=_class_names(root, wnids),
         preprocessing=_PREPROCESSING,
     )

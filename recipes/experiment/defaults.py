@@ -20,8 +20,9 @@ from keras import layers
 
 import keras_selcal as ks
 from keras_selcal import functional
-from recipes.data import cifar
+from recipes.data import cifar, fashion
 from recipes.data.base import DataError, Split
+from recipes.evaluation import paired
 
 RESULTS = Path(__file__).with_name("defaults.csv")
 FIELDS = (
@@ -96,10 +97,8 @@ def _digits(_: Path) -> Split:
 
 
 def _fashion(folder: Path) -> Split:
-    from recipes.experiment.plan import BEDS as MAIN
-
-    data = MAIN["fashion"].load(folder / "fashion", 0)
-    return Split(data.train.x.astype("float32") / 255, data.train.y)
+    found = fashion.load(folder / "fashion").train
+    return Split(found.x.astype("float32") / 255, found.y)
 
 
 def _cifar10(folder: Path) -> Split:
@@ -221,8 +220,6 @@ class Judged(NamedTuple):
 
 def judge(rows: Sequence[dict[str, Any]]) -> dict[Candidate, Judged]:
     """Returns the candidates that have a run in every cell that cross-entropy has."""
-    from scipy.stats import t
-
     means: dict[tuple[Any, ...], dict[str, float]] = {}
     for key, group in itertools.groupby(
         sorted(rows, key=_key), key=lambda row: _key(row)[:6]
@@ -241,10 +238,7 @@ def judge(rows: Sequence[dict[str, Any]]) -> dict[Candidate, Judged]:
             lost[" ".join(cell)] = plain["accuracy"] - ours["accuracy"]
             ratios.append(math.log(ours["ece"] / plain["ece"]))
         worst = max(lost, key=lambda cell: lost[cell])
-        mean, half = float(np.mean(ratios)), math.inf
-        if len(ratios) > 1:
-            half = t.ppf(0.975, len(ratios) - 1) * np.std(ratios, ddof=1)
-            half /= len(ratios) ** 0.5
+        mean, half = paired(ratios)
         ends = (math.exp(mean), math.exp(mean - half), math.exp(mean + half))
         judged[one] = Judged(lost[worst], worst, *ends)
     return judged

@@ -1,13 +1,17 @@
 """The verdicts of EXPERIMENT.md, computed from results.csv by the rule stated there."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from recipes.experiment.training import METRICS, read
+from recipes.evaluation import paired
+from recipes.experiment.plan import ARMS, BEDS, GAINS
+from recipes.experiment.results import GAINS as GAINS_FILE
+from recipes.experiment.results import METRICS, SCALINGS, read
+from recipes.tables import Table
 
 PAGE = Path(__file__).with_name("EXPERIMENT.md")
 HEADING = "## Results\n"
@@ -16,7 +20,7 @@ Rows = Sequence[dict[str, Any]]
 
 HOLDS, FAILS = "holds", "does not hold"
 UNDECIDED, UNTESTED = "undecided", "could not be tested"
-CHECKPOINTS, SCALINGS = ("best", "last"), ("none", "ts")
+CHECKPOINTS = ("best", "last")
 READINGS = ("au_w1", "au_released")
 AU_ARMS = (*READINGS, "au", "au_rising")
 RIVALS = ("xe", "dual_focal", "inv_focal", "aurc")
@@ -68,8 +72,6 @@ def compare(
     rows: Rows, cell: Cell, arm: str, rival: str, metric: str, comparisons: int = 1
 ) -> Comparison:
     """Compares an arm with a rival, seed by seed."""
-    from scipy.stats import t
-
     ours, theirs = (figures(rows, cell, name, metric) for name in (arm, rival))
     seeds = sorted(ours.keys() & theirs.keys())
     if len(seeds) < _LEAST_SEEDS:
@@ -79,8 +81,7 @@ def compare(
         diverged = any(math.isnan(ours[seed]) for seed in seeds)
         worse = math.inf if metric != "accuracy" else -math.inf
         return Comparison(worse if diverged else -worse, 0.0, len(gaps))
-    half = t.ppf(1 - 0.025 / comparisons, len(gaps) - 1) * gaps.std(ddof=1)
-    return Comparison(float(gaps.mean()), float(half / len(gaps) ** 0.5), len(gaps))
+    return Comparison(*paired(gaps, comparisons), len(gaps))
 
 
 def verdict(rows: Rows, cell: Cell, claim: str, arms: Sequence[str] = READINGS) -> str:
@@ -141,19 +142,49 @@ def ordering(rows: Rows) -> str:
     return FAILS if FAILS in words else UNDECIDED
 
 
+# --- Free gains ---------------------------------------------------------------------
+
+
+def gain(rows: Rows, bed: str, name: str) -> str:
+    """Returns whether something of `GAINS` is ahead of cross-entropy on a bed.
+
+    Args:
+        rows: the rows of free_gains.csv.
+        bed: name in `BEDS`.
+        name: name in `GAINS`.
+
+    Returns:
+        `"ahead"`, `"behind"`, `"mixed"`, `"undecided"` or `"could not be tested"`.
+    """
+    cell, m = Cell(bed, "best", "ts"), 2 * (len(GAINS) - 1)
+    words = {compare(rows, cell, name, "xe", one, m).word for one in ("nll", "aurc")}
+    if UNTESTED in words:
+        return UNTESTED
+    if compare(rows, cell, name, "xe", "accuracy").word == "lower":
+        words.add("higher")  # of the error
+    if {"lower", "higher"} <= words:
+        return "mixed"
+    said = {"lower": "ahead", "higher": "behind"}
+    return next((said[word] for word in said if word in words), UNDECIDED)
+
+
 # --- The page -----------------------------------------------------------------------
 
 
 def write_page() -> None:
     """Writes the tables below the heading *Results* of EXPERIMENT.md."""
     head = PAGE.read_text(encoding="utf-8").partition(HEADING)[0]
-    PAGE.write_text(head + HEADING + "\n" + results(read()), encoding="utf-8")
+    text = results(read(), read(GAINS_FILE))
+    PAGE.write_text(f"{head}{HEADING}\n{text}", encoding="utf-8")
 
 
-def results(rows: Rows) -> str:
-    """Returns the verdicts and the tables of figures, in Markdown."""
-    from recipes.experiment.plan import ARMS, BEDS
+def results(rows: Rows, gains: Rows = ()) -> str:
+    """Returns the verdicts and the tables of figures, in Markdown.
 
+    Args:
+        rows: the rows of results.csv.
+        gains: the rows of free_gains.csv.
+    """
     parts = [f"**`au_ordering`: {ordering(rows)}.**"]
     finished = {
         bed: {
@@ -167,19 +198,58 @@ def results(rows: Rows) -> str:
         for bed, counts in finished.items()
     ]
     parts.append("Seeds of finished runs:")
-    parts.append(_table(["bed", *(arm.title for arm in ARMS.values())], table))
+    parts.append(
+        Table(["bed", *(arm.title for arm in ARMS.values())], table).markdown()
+    )
     for bed, counts in finished.items():
         if not any(counts.values()):
             continue
         for checkpoint in CHECKPOINTS:
             parts.append(f"### {BEDS[bed].title}, {checkpoint} epoch")
             parts += _of_bed(rows, bed, checkpoint)
+    for bed in BEDS:
+        if any(row["bed"] == bed for row in gains):
+            parts += _of_gains(gains, bed)
     return "\n\n".join(parts) + "\n"
 
 
-def _of_bed(rows: Rows, bed: str, checkpoint: str) -> list[str]:
-    from recipes.experiment.plan import ARMS
+def _of_gains(rows: Rows, bed: str) -> list[str]:
+    cell = Cell(bed, "best", "ts")
+    titles = {name: one.title for name, one in GAINS.items()}
+    verdicts = {name: gain(rows, bed, name) for name in GAINS if name != "xe"}
+    table = _figures(rows, cell, titles)
+    lines = [[*line, verdicts.get(name, "")] for name, line in table.items()]
+    return [
+        f"### Free gains: {BEDS[bed].title}, best epoch, after TS",
+        _CAPTION.format("after TS"),
+        Table(["", *METRICS, "verdict"], lines).markdown(),
+    ]
 
+
+_CAPTION = (
+    "Mean over seeds, {}. In brackets: the difference from cross-entropy with its 95 % "
+    "interval, ↓ or ↑ where it excludes 0."
+)
+
+
+def _figures(rows: Rows, cell: Cell, titles: Mapping[str, str]) -> dict[str, list[str]]:
+    """Returns a line of figures for each arm."""
+    lines = {}
+    for arm, title in titles.items():
+        lines[arm] = [title]
+        for metric in METRICS:
+            values = list(figures(rows, cell, arm, metric).values())
+            digits = 3 if metric == "nll" else 2
+            text = f"{np.mean(values):.{digits}f}" if values else ""
+            gap = compare(rows, cell, arm, "xe", metric)
+            if arm != "xe" and gap.seeds >= _LEAST_SEEDS:
+                text += f" ({gap.mean:+.{digits}f} ±{gap.half:.{digits}f})"
+                text += {"lower": " ↓", "higher": " ↑"}.get(gap.word, "")
+            lines[arm].append(text.replace("-", "−"))
+    return lines
+
+
+def _of_bed(rows: Rows, bed: str, checkpoint: str) -> list[str]:
     scalings = {"none": "before scaling", "ts": "after TS"}
     verdicts = []
     columns = {"the paper's AU": READINGS, **{a: (a,) for a in AU_ARMS}}
@@ -189,33 +259,10 @@ def _of_bed(rows: Rows, bed: str, checkpoint: str) -> list[str]:
             words = [verdict(rows, cell, claim, arms) for arms in columns.values()]
             verdicts.append([f"`{claim}`", title, *words])
     names = [name if name not in ARMS else ARMS[name].title for name in columns]
-    parts = [_table(["claim", "", *names], verdicts)]
+    parts = [Table(["claim", "", *names], verdicts).markdown()]
+    arms = {name: arm.title for name, arm in ARMS.items()}
     for scaling, title in scalings.items():
-        cell = Cell(bed, checkpoint, scaling)
-        lines = []
-        for arm, plan in ARMS.items():
-            line = [plan.title]
-            for metric in METRICS:
-                values = list(figures(rows, cell, arm, metric).values())
-                digits = 3 if metric == "nll" else 2
-                if not values:
-                    line.append("")
-                    continue
-                text = f"{np.mean(values):.{digits}f}"
-                gap = compare(rows, cell, arm, "xe", metric)
-                if arm != "xe" and gap.seeds >= _LEAST_SEEDS:
-                    text += f" ({gap.mean:+.{digits}f} ±{gap.half:.{digits}f})"
-                    text += {"lower": " ↓", "higher": " ↑"}.get(gap.word, "")
-                line.append(text.replace("-", "−"))
-            lines.append(line)
-        parts += [
-            f"Mean over seeds, {title}. In brackets: the difference from cross-entropy "
-            "with its 95 % interval, ↓ or ↑ where it excludes 0.",
-            _table(["arm", *METRICS], lines),
-        ]
+        lines = _figures(rows, Cell(bed, checkpoint, scaling), arms)
+        parts.append(_CAPTION.format(title))
+        parts.append(Table(["arm", *METRICS], list(lines.values())).markdown())
     return parts
-
-
-def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    rows = [head, ["---"] * len(head), *lines]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)

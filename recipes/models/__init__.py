@@ -43,6 +43,9 @@ _MODELS = {
     "vit_small": _large("vit:vit"),
     "swin_tiny": _large("swin:swin"),
     "resnet8": _small("resnet:cifar_resnet", depth=8),
+    "resnet8_folded": _Builder(
+        "resnet:cifar_resnet", (28, 28, 1), {"depth": 8, "fold": 2}
+    ),
     "resnet20": _small("resnet:cifar_resnet", depth=20),
     "resnet56": _small("resnet:cifar_resnet", depth=56),
     "resnet110_basic": _small("resnet:cifar_resnet", depth=110),

@@ -20,7 +20,12 @@ from recipes.models._layers import (
 
 
 def cifar_resnet(
-    num_classes: int, input_shape: tuple[int, int, int], *, depth: int, width: int = 16
+    num_classes: int,
+    input_shape: tuple[int, int, int],
+    *,
+    depth: int,
+    width: int = 16,
+    fold: int = 1,
 ) -> keras.Model:
     """The ResNet with 6n + 2 layers that He et al. designed for CIFAR-10.
 
@@ -39,6 +44,8 @@ def cifar_resnet(
         input_shape: (height, width, channels).
         depth: 6n + 2.
         width: the number of filters in the first stage.
+        fold: each `fold` × `fold` pixels of an image become channels of one, which
+            keeps every value and makes the network faster.
 
     Returns:
         A `keras.Model` from images to logits.
@@ -47,8 +54,14 @@ def cifar_resnet(
     - He et al., [Deep Residual Learning for Image
       Recognition](https://arxiv.org/abs/1512.03385), section 4.2
     """
-    inputs = keras.Input(input_shape)
-    x = batch_norm_relu(convolution(inputs, width, 3, "conv1"), "bn1")
+    x = inputs = keras.Input(input_shape)
+    if fold > 1:
+        height, columns = (side // fold for side in input_shape[:2])
+        channels = input_shape[2]
+        x = layers.Reshape((height, fold, columns, fold * channels))(x)
+        x = layers.Permute((1, 3, 2, 4))(x)
+        x = layers.Reshape((height, columns, fold * fold * channels))(x)
+    x = batch_norm_relu(convolution(x, width, 3, "conv1"), "bn1")
     for stage in range(3):
         for block in range((depth - 2) // 6):
             name = f"layer{stage + 1}_{block}"

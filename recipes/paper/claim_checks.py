@@ -265,19 +265,20 @@ def figure_and_table(runs: Sequence[Run]) -> Finding:
 
 def au_ordering(runs: Sequence[Run]) -> Finding:
     """Section 5: AU has a lower ECE than the other losses, in most cases the lowest."""
-    from recipes.experiment import plan, training, verdicts
+    from recipes.experiment import plan, verdicts
+    from recipes.experiment.results import SCALINGS, read
 
     best = sum(
         figure.bold
         for key, figure in published.figures().items()
         if key[0] == "combined_acc_ece" and key.metric == "ece" and key.loss == "au"
     )
-    results = training.read()
+    results = read()
     found = {
         (cell, claim): verdicts.verdict(results, cell, claim)
         for bed in plan.BEDS
         for checkpoint in verdicts.CHECKPOINTS
-        for scaling in verdicts.SCALINGS
+        for scaling in SCALINGS
         for cell in [verdicts.Cell(bed, checkpoint, scaling)]
         for claim in verdicts.CLAIMS
     }

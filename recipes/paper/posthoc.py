@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_selcal import MetaAcc, MetaMis, TemperatureScaling
+from keras_selcal.calibrators.temperature_scaling import TEMPERATURE_GRID
 from recipes.evaluation import measure
 from recipes.runs import Predictions
 
@@ -54,18 +55,21 @@ def posthoc_values(
         meta_fitted: predictions to fit Meta-Cal on. Defaults to `fitted`.
 
     Returns:
-        Values × 10² by (posthoc, metric), and temperatures as they are; and notes on
-        calibrators that could not be fitted, or only with a higher target.
+        Values × 10² by (posthoc, metric), and temperatures as they are; and notes on a
+        T at the end of its grid, and on calibrators that could not be fitted, or only
+        with a higher target.
     """
     logits, labels = test
-    meta_fitted = meta_fitted or fitted
+    meta_fitted, notes = meta_fitted or fitted, []
     names = ("adaptive_ece", "accuracy", "cwece")
     values = _measured("none", labels, logits, (*names, "ece"))
     if "ts" in methods:
         ts = TemperatureScaling(objective="ece").fit(*fitted)
         values |= _measured("ts", labels, logits / ts.temperature, names)
         values["ts", "temperature"] = ts.temperature
-    notes = []
+        if ts.temperature in (TEMPERATURE_GRID[0], TEMPERATURE_GRID[-1]):
+            end = f"T = {ts.temperature:g}, at the end of its grid"
+            notes.append(f"+TS has {end}, where ECE may not have its minimum")
     makers: dict[str, list[Any]] = {}
     if "metamis" in methods:
         makers["metamis"] = [MetaMis(MISCOVERAGE)]

@@ -8,7 +8,6 @@ the validation set, or on the training set (`--fit-on train`).
 
 import csv
 import io
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -169,13 +168,7 @@ class Number(NamedTuple):
     @property
     def interval(self) -> float | None:
         """Half of the 95 % interval of the mean over seeds (Student's t)."""
-        if self.ours is None or self.seeds < 2:
-            return None
-        from scipy.stats import t
-
-        return float(
-            t.ppf(0.975, self.seeds - 1) * self.ours.std / math.sqrt(self.seeds)
-        )
+        return None if self.ours is None or self.seeds < 2 else self.ours.half
 
 
 class Row(NamedTuple):
@@ -193,7 +186,7 @@ class Row(NamedTuple):
 
 
 def rows(table: PaperTable, found: Sequence[Measured]) -> Iterator[Row]:
-    """Yields the rows of a table; the best of our numbers is marked in each."""
+    """Yields the rows of a table, in which the best of our numbers are marked."""
     for dataset in dict.fromkeys(one.group.dataset for one in found):
         for block, lines in table.blocks.items():
             heading = f"{dataset_title(dataset)}, {block}"
@@ -217,7 +210,8 @@ def _cells(
     for metric in line.metrics:
         digits = table.digits[metric]
         ours = [found.ours(line.posthoc, metric, loss) for loss in found.values]
-        if metric != "temperature":
+        # One seed tells no loss from another.
+        if metric != "temperature" and max(map(len, found.values.values())) > 1:
             ours = list(best(ours, digits, METRICS[metric].higher))
         columns.append(
             [
@@ -271,9 +265,10 @@ def caption(table: PaperTable, found: Sequence[Measured], fit_on: str) -> str:
     text = (
         "Ours / the paper's, on the test set, × 10²; "
         f"{ours if seeds else 'there are no runs of ours yet'}. "
-        "The best of either is in bold. AU is trained with constant weights (w = 0), "
-        "which is not the paper's gradient, unless a note says otherwise: "
-        "`reproduce --set loss.weight_gradient=1` trains that."
+        "In bold: the paper's best; and our best with all that the 95 % intervals do "
+        "not tell from it, none where they tell nothing apart. AU is trained with "
+        "constant weights (w = 0), which is not the paper's gradient, unless a note "
+        "says otherwise: `reproduce --set loss.weight_gradient=1` trains that."
     )
     if "temperature" in table.digits:
         text += f" T, in parentheses, minimises the ECE of the {scaling} set."

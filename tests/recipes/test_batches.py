@@ -39,6 +39,17 @@ def test_batches_of_evaluation_are_normalised_in_order():
 
 
 @pytest.mark.backend_free
+def test_validation_images_can_be_augmented_in_their_order():
+    split = numbered(40)
+    plain = Batches(split, CROPPED, 16)
+    augmented = Batches(split, CROPPED, 16, augmented=True)
+    np.testing.assert_array_equal(augmented[1][1], plain[1][1])
+    same = np.all(augmented[1][0] == plain[1][0], axis=(1, 2, 3))
+    assert np.mean(same) < 0.2  # a crop may be the image itself
+    np.testing.assert_array_equal(augmented[1][0], augmented[1][0])
+
+
+@pytest.mark.backend_free
 def test_batches_depend_on_seed_epoch_and_index_alone():
     split = numbered(50)
 

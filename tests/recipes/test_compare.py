@@ -219,7 +219,7 @@ def test_inputs_are_scaled_by_the_training_data(tmp_path):
 @pytest.mark.backend_free
 def test_a_seed_draws_other_validation_samples_of_the_same_number():
     first = data.load("digits")
-    second = first.split_again(1)
+    second = data.load("digits", seed=1)
     assert [len(part) for part in (second.train, second.val)] == [640, 160]
     assert not np.array_equal(first.val.x, second.val.x)
     for one in (first, second):

@@ -1,5 +1,7 @@
 """Data sets in every form, their splits, and errors for bad files."""
 
+import dataclasses
+import gzip
 import os
 import pickle
 
@@ -7,9 +9,10 @@ import keras
 import numpy as np
 import pytest
 
-from recipes import data
-from recipes.data import DataError, Split
+from recipes import data, training
+from recipes.data import DataError, Split, fashion
 from recipes.data.pipeline import Batches
+from recipes.tasks import Task
 
 pytestmark = pytest.mark.backend_free
 
@@ -244,3 +247,46 @@ def test_keras_is_the_source_without_a_folder(monkeypatch):
 
     monkeypatch.setattr(keras.datasets.cifar10, "load_data", load_data)
     check_cifar(data.load("cifar10"), x, y, training=100)
+
+
+@pytest.mark.parametrize("splits", ["held_out", "released"])
+def test_the_public_code_augments_validation_images_of_cifar(tmp_path, splits):
+    x, y = images(60, 32), np.arange(60) % 10
+    np.savez(tmp_path / "cifar10.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    task = Task(*("cifar10", "resnet20", "xe"), data_dir=str(tmp_path), batch_size=12)
+    task = dataclasses.replace(task, set=(f"splits={splits}",))
+    samples = training.load_data(task)
+    assert samples.augmented_val == (splits == "released")
+    for part in ("train", "val", "test"):
+        split = getattr(samples, part)
+        seen, _ = training._batches(task, samples, part)[0]
+        expected, _ = Batches(split, samples.preprocessing, 12)[0]
+        equal = np.array_equal(seen, expected)
+        assert equal == (part != "val" or splits == "held_out")
+
+
+def test_fashion_mnist_is_read_and_bad_files_are_named(tmp_path, monkeypatch):
+    x, y = images(30, 28, 1), np.arange(30) % 10
+    monkeypatch.setattr(fashion, "_VALIDATION", 10)
+    for part, count in (("train", 30), ("t10k", 20)):
+        files = (("images-idx3", bytes(16), x), ("labels-idx1", bytes(8), y))
+        for name, header, array in files:
+            content = header + array[:count].astype("uint8").tobytes()
+            path = tmp_path / f"{part}-{name}-ubyte.gz"
+            path.write_bytes(gzip.compress(content))
+    dataset = data.load("fashion-mnist", tmp_path)
+    sizes = [len(split) for split in (dataset.train, dataset.val, dataset.test)]
+    assert sizes == [20, 10, 20]
+    np.testing.assert_array_equal(dataset.test.x, x[:20])
+    np.testing.assert_array_equal(dataset.test.y, y[:20])
+    assert dataset.input_shape == (28, 28, 1)
+    assert not np.array_equal(data.load("fashion-mnist", tmp_path, seed=1).val.x, x)
+    with pytest.raises(DataError, match="fashion-mnist needs data_dir"):
+        data.load("fashion-mnist")
+    for broken, words in (
+        (gzip.compress(bytes(20)), "Received: 23520 pixels and 12 labels of train"),
+        (b"no archive", "train-labels-idx1-ubyte.gz cannot be read"),
+    ):
+        (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(broken)
+        with pytest.raises(DataError, match=words):
+            data.load("fashion-mnist", tmp_path)

@@ -1,11 +1,22 @@
 """The experiment on the paper's central claim."""
 
+import argparse
+import gzip
+import math
+
+import keras
 import numpy as np
 import pytest
+from finished import finish
 
-from recipes.data.base import Preprocessing, Split
-from recipes.experiment import defaults, plan, training, verdicts
+from recipes import losses, models, training
+from recipes.data import fashion
+from recipes.experiment import __main__ as command
+from recipes.experiment import defaults, plan, results, verdicts
 from recipes.experiment.verdicts import Cell
+from recipes.progress import Progress, console
+from recipes.runs import Predictions, Run
+from recipes.tasks import DivergenceError
 
 BEST = Cell("fashion", "best", "none")
 
@@ -35,15 +46,20 @@ def rows(seeds=3, cell=BEST, **gaps):
     return found
 
 
-def small_data():
+@pytest.fixture
+def clothes(tmp_path, monkeypatch):
+    """A folder in the form of Fashion-MNIST, with 300 images that are easy to tell."""
     rng = np.random.default_rng(0)
-    y = np.arange(300, dtype="int32") % 10
-    x = (rng.integers(0, 60, (300, 14, 14, 4)) + 15 * y[:, None, None, None]).astype(
-        "uint8"
-    )
-    split = Split(x, y)
-    preprocessing = Preprocessing((14, 14), (0.3,) * 4, (0.3,) * 4)
-    return plan.Data(split, split[:100], split[100:200], preprocessing)
+    y = np.arange(300, dtype="uint8") % 10
+    x = (rng.integers(0, 60, (300, 28, 28)) + 15 * y[:, None, None]).astype("uint8")
+    folder = tmp_path / "clothes"
+    folder.mkdir()
+    for part in ("train", "t10k"):
+        for name, size, array in (("images-idx3", 16, x), ("labels-idx1", 8, y)):
+            content = gzip.compress(bytes(size) + array.tobytes())
+            (folder / f"{part}-{name}-ubyte.gz").write_bytes(content)
+    monkeypatch.setattr(fashion, "_VALIDATION", 100)
+    return str(folder)
 
 
 @pytest.mark.backend_free
@@ -121,14 +137,46 @@ def test_the_interval_is_that_of_students_t():
 
 
 @pytest.mark.backend_free
-def test_rows_are_read_as_they_were_written(tmp_path):
-    row = dict.fromkeys(training.FIELDS, 0.5)
+def test_a_gain_is_ahead_by_nll_or_aurc_and_worse_by_nothing():
+    def of(name, **gaps):
+        cell = Cell("fashion", "best", "ts")
+        rng = np.random.default_rng(0)
+        return [
+            {
+                **{**cell._asdict(), "arm": arm, "seed": float(seed)},
+                **{
+                    f"test_{m}": 1 + seed + (arm == name) * (gaps.get(m, 0) + noise)
+                    for m in results.METRICS
+                    for noise in [rng.normal(0, 0.01)]
+                },
+            }
+            for seed in range(5)
+            for arm in ("xe", name)
+        ]
+
+    def said(**gaps):
+        return verdicts.gain(of("ensemble", **gaps), "fashion", "ensemble")
+
+    assert said() == "undecided"
+    assert said(nll=-0.5) == said(aurc=-0.5, accuracy=0.5) == "ahead"
+    assert said(nll=0.5) == "behind"
+    assert said(nll=-0.5, aurc=0.5) == said(nll=-0.5, accuracy=-0.5) == "mixed"
+    few = [row for row in of("ensemble", nll=-9.0) if row["seed"] < 2]
+    assert verdicts.gain(few, "fashion", "ensemble") == "could not be tested"
+    page = verdicts.results([], of("ensemble", nll=-0.5))
+    assert "### Free gains: Fashion-MNIST" in page
+    assert "| ahead |" in page
+
+
+@pytest.mark.backend_free
+def test_rows_are_read_as_they_were_written_and_only_once(tmp_path):
+    row = dict.fromkeys(results.FIELDS, 0.5)
     row |= {"bed": "fashion", "arm": "xe", "seed": 1, "checkpoint": "best"}
     row |= {"scaling": "ts", "test_nll": float("nan")}
     path = tmp_path / "results.csv"
-    training.append([row], path)
-    training.append([{**row, "seed": 2}], path)
-    read = training.read(path)
+    for one in (row, {**row, "seed": 2}, row):
+        results.append([one], path)
+    read = results.read(path)
     assert [r["seed"] for r in read] == [1, 2]
     assert read[0]["arm"] == "xe"
     assert np.isnan(read[0]["test_nll"])
@@ -138,41 +186,150 @@ def test_rows_are_read_as_they_were_written(tmp_path):
 @pytest.mark.backend_free
 def test_the_page_has_what_the_results_say():
     text = verdicts.PAGE.read_text(encoding="utf-8").partition(verdicts.HEADING)[2]
-    assert text == "\n" + verdicts.results(training.read())
+    rows_ = results.read(), results.read(results.GAINS)
+    assert text == "\n" + verdicts.results(*rows_)
+
+
+@pytest.mark.backend_free
+def test_the_trainings_are_those_of_the_protocol():
+    expected = {
+        "fashion": ("fashion-mnist", "resnet8_folded", None, 6, 1),
+        "cifar10": ("cifar10", "resnet20", 10_000, 60, 12),
+    }
+    for bed in plan.BEDS:
+        for run, arm in plan.RUNS.items():
+            task = plan.task(bed, run, 2, "there")
+            chosen = task.settings
+            length = (chosen.epochs, chosen.warmup_epochs)
+            found = (task.dataset, task.model, task.subset, *length)
+            assert found == expected[bed]
+            assert (task.split_seed, task.seed) == (2, 2 + 1000 * arm.copy)
+            assert (chosen.batch_size, chosen.learning_rate) == (128, 0.1)
+            assert (chosen.optimizer, chosen.schedule) == ("sgdw", "smooth_cosine")
+            assert (chosen.momentum, chosen.nesterov) == (0.9, False)
+            assert (chosen.weight_decay, chosen.clipnorm) == (0.005, 1.0)
+            assert (chosen.select, chosen.dropout) == ("loss", 0.0)
+            assert chosen.ema == (0.99 if run == "xe_ema" else None)
+    rise = plan.task("fashion", "au_rising", 0, None).settings.weight_gradient_rise
+    assert rise == (1.5, 3.0)
 
 
 @pytest.mark.filterwarnings("ignore:AULoss with weight_gradient")
-@pytest.mark.parametrize("arm", plan.ARMS)
-def test_every_arm_trains(arm, tmp_path):
-    found = training.train("fashion", arm, 0, small_data(), tmp_path, epochs=2)
+def test_the_losses_are_those_of_the_protocol():
+    def config(run):
+        task = plan.task("cifar10", run, 0, None)
+        return losses.build(task.loss, task.settings.loss).get_config()
+
+    for run, w, nu in (("au", 0, 0.1), ("au_w1", 1, 0.76), ("au_rising", 0.3, 0.1)):
+        found = config(run)
+        assert (found["quantile"], found["csf"]) == (0.75, "msp")
+        assert (found["weight_gradient"], found["smoothing"]) == (w, nu)
+    found = config("au_released")
+    assert (found["quantile"], found["smoothing"], found["csf"]) == (0.75, 0.1, "msp")
+    found = config("dual_focal")
+    assert (found["gamma"], found["variant"]) == (5.0, "intended")
+    assert config("inv_focal")["gamma"] == 2.0
+    assert (config("aurc")["estimator"], config("aurc")["csf"]) == ("harmonic", "msp")
+    assert config("xe_smoothed")["label_smoothing"] == 0.1
+    assert all(config(run)["from_logits"] for run in plan.RUNS)
+
+
+def test_each_four_pixels_become_channels_of_one():
+    x = np.random.default_rng(0).normal(size=(2, 28, 28, 1)).astype("float32")
+    model = models.build("resnet8_folded", 10)
+    assert model.count_params() == 75_914
+    first = next(one for one in model.layers if one.name == "conv1")
+    folded = keras.Model(model.inputs, first.input).predict(x, verbose=0)
+    assert folded.shape == (2, 14, 14, 4)
+    np.testing.assert_array_equal(folded[:, 3, 5, 2], x[:, 7, 10, 0])
+
+
+@pytest.mark.filterwarnings("ignore:AULoss with weight_gradient")
+@pytest.mark.parametrize("arm", ["au_rising", "au_released", "dual_focal"])
+def test_an_arm_trains(arm, clothes, tmp_path):
+    run, key = Run(tmp_path / "run"), {"bed": "fashion", "arm": arm, "seed": 0}
+    with Progress(console(quiet=True)) as progress:
+        training.train(run, plan.task("fashion", arm, 0, clothes, 2), progress)
+    found = results.rows_of(key, [run])
+    assert [tuple(row) for row in found] == [results.FIELDS] * 4
     assert [(r["checkpoint"], r["scaling"]) for r in found] == [
         *[("last", "none"), ("last", "ts")],
         *[("best", "none"), ("best", "ts")],
     ]
-    assert all(np.isfinite(row[f"test_{m}"]) for row in found for m in training.METRICS)
-    assert not list(tmp_path.glob("*.npz"))
+    assert all(np.isfinite(row[f"test_{m}"]) for row in found for m in results.METRICS)
+    assert len(run.predictions("val").labels) == 100
 
 
-@pytest.mark.filterwarnings("ignore:AULoss with weight_gradient")
-@pytest.mark.parametrize("arm", ["au_rising", "au_released"])
-def test_a_killed_run_continues_with_the_same_figures(arm, tmp_path, monkeypatch):
-    data = small_data()
-    whole = training.train("fashion", arm, 1, data, tmp_path, epochs=4)
-    save = training._State.on_epoch_end
+def options(data_dir, tmp_path, **changes):
+    chosen = {"bed": "fashion", "data_dir": data_dir, "free_gains": False}
+    chosen |= {"arms": None, "seeds": [0, 1], "epochs": 2, "jobs": 1}
+    chosen |= {"results": tmp_path / "results.csv", "work": tmp_path / "work"}
+    return argparse.Namespace(**{**chosen, **changes})
 
-    def killed(self, epoch, logs=None):
-        save(self, epoch, logs)
-        if epoch == 1:
-            raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr(training._State, "on_epoch_end", killed)
-        with pytest.raises(KeyboardInterrupt):
-            training.train("fashion", arm, 1, data, tmp_path, epochs=4)
-    rest = training.train("fashion", arm, 1, data, tmp_path, epochs=4)
-    for one, other in zip(whole, rest, strict=True):
-        del one["cpu_seconds"], other["cpu_seconds"]
-        assert one == other
+@pytest.fixture
+def trained(monkeypatch):
+    """Stands in for the trainer: logits at random, and two runs that diverge."""
+    names = []
+
+    def train(run, task, progress, *, dataset):
+        if run.finished:
+            return
+        names.append(run.name)
+        if "au_w1" in run.name or run.name == "fashion-xe_copy1-1":
+            raise DivergenceError("it diverges")
+        rng = np.random.default_rng((task.seed, len(task.loss)))
+        labels = dataset.val.y[:50]
+        logits = rng.normal(size=(50, 10)) + 2 * np.eye(10)[labels]
+        with run.lock():
+            run.claim({**task.config(), "data": None})
+            for split in ("last-val", "last-test"):
+                run.write_predictions(split, Predictions(logits, labels))
+            history = [{"epoch": 2.0, "cpu_seconds": 1.5}]
+            found = Predictions(logits, labels)
+            finish(run, found, history=history, environment={"best_epoch": 1})
+
+    monkeypatch.setattr(training, "train", train)
+    return names
+
+
+def test_the_command_trains_what_is_missing(trained, clothes, tmp_path):
+    command.train(options(clothes, tmp_path, arms=["xe", "au_w1"]))
+    assert trained == [f"fashion-{a}-{s}" for s in (0, 1) for a in ("xe", "au_w1")]
+    found = results.read(tmp_path / "results.csv")
+    assert len(found) == 16
+    for row in found:
+        assert math.isnan(row["test_nll"]) == (row["arm"] == "au_w1")
+    command.train(options(clothes, tmp_path, arms=["xe", "au_w1", "aurc"], seeds=[0]))
+    assert trained[4:] == ["fashion-aurc-0"]
+
+
+def test_free_gains_are_computed_from_the_logits_of_runs(trained, clothes, tmp_path):
+    command.train(options(clothes, tmp_path, free_gains=True))
+    assert len(trained) == len(set(trained)) == 2 * 5
+    found = {
+        (row["arm"], int(row["seed"])): row
+        for row in results.read(tmp_path / "results.csv")
+        if (row["checkpoint"], row["scaling"]) == ("best", "ts")
+    }
+    assert set(found) == {(name, seed) for name in plan.GAINS for seed in (0, 1)}
+    assert math.isnan(found["ensemble", 1]["test_nll"])
+    runs = [
+        Run(tmp_path / "work" / f"fashion-{name}-0")
+        for name in plan.GAINS["ensemble"].runs
+    ]
+    p = np.mean([softmax(run.predictions("test").logits) for run in runs], 0)
+    mean = results.average(runs, "test")
+    np.testing.assert_allclose(softmax(mean.logits), p, rtol=1e-5)
+    accuracy = 100 * np.mean(p.argmax(1) == mean.labels)
+    assert found["ensemble", 0]["test_accuracy"] == pytest.approx(accuracy)
+    assert found["ensemble", 0]["cpu_seconds"] == round(3 * 1.5)
+    assert found["ensemble", 0]["test_nll"] < found["xe", 0]["test_nll"]
+
+
+def softmax(logits):
+    p = np.exp(logits - logits.max(-1, keepdims=True))
+    return p / p.sum(-1, keepdims=True)
 
 
 def chosen_from(accuracies, eces, beds=defaults.BEDS):
@@ -228,25 +385,3 @@ def test_a_small_bed_is_trained(monkeypatch):
     found = defaults.train("digits", "adam", defaults.DEFAULT, pool, 0)
     assert found["accuracy"] > 30
     assert list(found) == list(defaults.FIELDS[7:])
-
-
-@pytest.mark.filterwarnings("ignore:AULoss with weight_gradient")
-def test_w_rises_in_the_second_quarter():
-    import keras
-
-    seen = []
-
-    class Seen(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            seen.append(round(self.model.loss.weight_gradient, 3))
-
-    data = small_data()
-    model = plan.BEDS["fashion"].network()
-    model.compile("sgd", plan.ARMS["au_rising"].loss())
-    model.fit(
-        *(data.val.x[:20].astype("float32"), data.val.y[:20]),
-        epochs=8,
-        verbose=0,
-        callbacks=[*plan.ARMS["au_rising"].callbacks(8), Seen()],
-    )
-    assert seen == [0, 0, 0, 0.15, 0.3, 0.3, 0.3, 0.3]

@@ -50,6 +50,15 @@ def test_tiny_imagenet_is_read_from_its_folder_or_the_one_around_it(tiny, inside
     )
 
 
+def test_test_images_of_tiny_imagenet_are_halved_as_in_the_public_code(tiny):
+    dataset = data.load("tiny-imagenet", tiny, splits="released")
+    assert (len(dataset.train), len(dataset.val), len(dataset.test)) == (30, 3, 3)
+    assert sorted(dataset.val.y) == sorted(dataset.test.y) == [0, 1, 2]
+    assert not dataset.augmented_val
+    with pytest.raises(ValueError, match="`splits` must be held_out, except for CIFAR"):
+        data.load("digits", splits="released")
+
+
 def test_bad_tiny_imagenet_is_named(tiny):
     file = tiny / "train" / "n02" / "images" / "n02_7.JPEG"
     content = file.read_bytes()

@@ -314,7 +314,7 @@ def test_milestones_and_warmup_scale_with_the_epochs():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("cifar", "resnet50", "xe"), "cifar10, cifar100, tiny-imagenet, digits"),
+        (("cifar", "resnet50", "xe"), "tiny-imagenet, fashion-mnist, digits"),
         (("npz", "mlp", "xe"), "npz:PATH"),
         (("folder", "resnet50", "xe"), "folder:PATH"),
         (("cifar10", "resnet", "xe"), "'resnet50', 'resnet110'"),

@@ -5,7 +5,7 @@ import pytest
 from finished import finish
 
 from recipes.runs import Predictions, Run
-from recipes.tables import Bold, Table, comparisons
+from recipes.tables import Bold, Table, best, cell_of, comparisons
 
 pytestmark = pytest.mark.backend_free
 
@@ -77,6 +77,26 @@ def test_columns_of_one_loss_are_told_apart_and_equal_cells_are_all_marked(tmp_p
         "AU (csf margin, smoothing 0.1)",
     ]
     assert "| **60.00** | **60.00** |" in found.markdown()
+
+
+@pytest.mark.parametrize(
+    ("rows", "marked"),
+    [
+        # Means 60, 70 and 71, with intervals of ±2.5: the last two are the best.
+        ([[59, 60, 61], [69, 70, 71], [70, 71, 72]], [False, True, True]),
+        # Means 60, 61 and 62, ±25: chance.
+        ([[50, 60, 70], [51, 61, 71], [52, 62, 72]], [False] * 3),
+        # One seed each: the printed numbers.
+        ([[60], [61], [61]], [False, True, True]),
+        # Nobody knows how far a single seed is from its mean.
+        ([[59, 60, 61], [61]], [False, False]),
+    ],
+)
+def test_what_intervals_cannot_tell_from_the_best_is_marked_too(rows, marked):
+    cells = [cell_of(values) for values in rows]
+    assert [cell.best for cell in best([*cells, None], 2, True)[:-1]] == marked
+    lower = [cell_of([-value for value in values]) for values in rows]
+    assert [cell.best for cell in best(lower, 2, False)] == marked
 
 
 def test_epochs_are_shown_where_they_differ(tmp_path):

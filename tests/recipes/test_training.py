@@ -90,6 +90,29 @@ def test_learning_rates():
     np.testing.assert_allclose(found, 0.05 * (1 + np.cos(np.pi * np.arange(4) / 4)))
 
 
+def test_decoupled_weight_decay_and_a_rate_that_falls_in_every_step():
+    """By hand: w = 2 decays to 2·(1 − η·λ), then momentum adds −η·g.
+
+    η = 0.1·(1 + cos(π·step/4))/2 for 2 epochs of 2 steps.
+    """
+    chosen = dataclasses.replace(
+        settings("digits", "cnn", "xe"),
+        **{"optimizer": "sgdw", "schedule": "smooth_cosine", "batch_size": 32},
+        **{"epochs": 2, "weight_decay": 0.5, "momentum": 0.9},
+    )
+    optimizer = training._optimizer(chosen, 50)
+    weight = keras.Variable(2.0)
+    velocity, expected = 0.0, 2.0
+    for step in range(4):
+        rate = 0.05 * (1 + np.cos(np.pi * step / 4))
+        expected -= rate * 0.5 * expected
+        velocity = 0.9 * velocity - rate * 1.0
+        expected += velocity
+        optimizer.apply([keras.ops.convert_to_tensor(1.0)], [weight])
+        found = float(keras.ops.convert_to_numpy(weight))
+        assert found == pytest.approx(expected, rel=1e-5)
+
+
 # --- Runs ---------------------------------------------------------------------------
 
 
@@ -113,7 +136,8 @@ def assert_same(run, expected):
         np.testing.assert_array_equal(found.labels, wanted.labels)
     rows = zip(run.history(), expected.history(), strict=True)
     for found, wanted in rows:
-        del found["seconds"], wanted["seconds"]
+        for name in ("seconds", "cpu_seconds"):
+            del found[name], wanted[name]
         assert found == pytest.approx(wanted, abs=1e-5, nan_ok=True)
 
 
@@ -170,6 +194,46 @@ def test_validation_and_a_rising_weight_gradient_survive_a_stop(tmp_path, monkey
     resumed = tiny_run.train(tmp_path / "stopped", changed=changed)
     assert shares == [0.0, 0.0, "stopped", 0.025, 0.05]
     assert_same(resumed, whole)
+
+
+AVERAGE = {"ema": "0.9", "optimizer": "sgdw", "schedule": "smooth_cosine"}
+
+
+def test_averaged_weights_are_validated_and_kept_also_after_a_stop(
+    tmp_path, monkeypatch
+):
+    changed = {**AVERAGE, "warmup_epochs": "0"}
+    whole = tiny_run.train(tmp_path / "whole", epochs=3, changed=changed)
+    best = whole.environment()["best_epoch"]
+    rows = whole.history()
+    for prefix, epoch in (("", best), ("last-", 3)):
+        logits, labels = whole.predictions(f"{prefix}val")
+        nll = functional.nll(labels, logits, from_logits=True)
+        assert nll == pytest.approx(rows[epoch - 1]["val_nll"], rel=1e-4)
+    plain = {**changed, "ema": "none"}
+    other = tiny_run.train(tmp_path / "plain", epochs=3, changed=plain)
+    for found, wanted in zip(rows, other.history(), strict=True):
+        # The weights that are trained are the same, and those validated differ.
+        assert found["loss"] == pytest.approx(wanted["loss"], rel=1e-4)
+        assert found["val_nll"] != pytest.approx(wanted["val_nll"], rel=1e-4)
+
+    saved, save = [], Run.save_checkpoint
+
+    def stopping(run, state, config):
+        save(run, state, config)
+        saved.append(state.epoch)
+        if saved in ([1], [1, 2, 3]):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Run, "save_checkpoint", stopping)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            tiny_run.train(tmp_path / "stopped", epochs=3, changed=changed)
+    resumed = tiny_run.train(tmp_path / "stopped", epochs=3, changed=changed)
+    assert saved == [1, 2, 3]
+    assert_same(resumed, whole)
+    last, wanted = (run.predictions("last-test").logits for run in (resumed, whole))
+    np.testing.assert_allclose(last, wanted, atol=1e-5)
 
 
 @pytest.mark.backend_free
