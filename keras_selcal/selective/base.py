@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_selcal._arrays import Tensor, to_numpy
-from keras_selcal._formulas.functions import first_largest, softmax
+from keras_selcal._formulas.functions import first_largest, nan_in_row, softmax
 from keras_selcal._predictions.data import LabelledData, check_order, predict_masked
 from keras_selcal._predictions.models import append_layer, gives_logits
 from keras_selcal._predictions.outputs import Outputs
@@ -60,7 +60,7 @@ class AnswerLayer(keras.layers.Layer):
         columns = self.outputs.columns(inputs, from_logits, ops)
         if self.calibration is None:
             if from_logits:
-                p = softmax(columns, ops)
+                p = softmax(columns, ops) + nan_in_row(columns, ops)
             else:
                 # NaN makes the whole row NaN.
                 p = columns + 0.0 * ops.sum(columns, axis=-1, keepdims=True)

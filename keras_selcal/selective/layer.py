@@ -104,15 +104,15 @@ class SelectionLayer(AnswerLayer):
 
     def _confidence(self, columns: Tensor, p: Tensor) -> Tensor:
         """Returns the score of the probabilities, or of the model's own logits."""
+        # NaN, which is not accepted, where there are no probabilities.
+        nowhere = 0.0 * ops.sum(p, axis=-1)
         if self.csf.needs != "logits":
-            return self.csf(self._centred(p))
+            return self.csf(self._centred(p)) + nowhere
         d = self.outputs.decision_threshold
         if d != 0.5:
             shifted = columns[..., 0] + math.log(d), columns[..., 1] + math.log(1 - d)
             columns = ops.stack(shifted, axis=-1)
-        confidence = self.csf(columns)
-        # NaN, which is not accepted, where the logits have no probabilities.
-        return confidence + 0.0 * ops.sum(p, axis=-1)
+        return self.csf(columns) + nowhere
 
     def _centred(self, p: Tensor) -> Tensor:
         """Returns probabilities whose odds are those at the decision threshold d, so
