@@ -33,8 +33,10 @@ K = 3
 
 def network(units=K, **options):
     """Returns a network that was never called."""
-    layer = keras.layers.Dense(units, kernel_initializer="identity", **options)
-    return keras.Sequential([keras.Input((K,), name="x"), layer])
+    layers = [keras.layers.Rescaling(1.0)]  # keeps a logit of −∞
+    if units != K:
+        layers = [keras.layers.Dense(units, kernel_initializer="ones", **options)]
+    return keras.Sequential([keras.Input((K,), name="x"), *layers])
 
 
 def strata(n):
@@ -42,18 +44,23 @@ def strata(n):
 
 
 def inputs(made):
-    """Returns arrays for an exported model: ties, large numbers and NaN, and strata."""
+    """Returns arrays for an exported model, by name: ties, saturation, NaN and −∞."""
     x, _ = draw(n=57, k=K, seed=1)
-    x[:4] = [[0, 0, 0], [1, 1, 0], [1e4, 0, 0], [np.nan, 0, 0]]
-    return [x, strata(len(x))] if getattr(made, "strata", None) else [x]
+    nan, inf = np.nan, np.inf
+    x[:5] = [[0, 0, 0], [1, 1, 0], [1e4, 0, 0], [nan, 0, 0], [-inf, 0, 1]]
+    if isinstance(getattr(made, "model", made).layers[-1], keras.layers.Softmax):
+        x[3] = 0  # the softmax of LiteRT is not NaN there
+    named = {"x": x}
+    if getattr(made, "strata", None):
+        named["strata"] = strata(len(x))
+    return named
 
 
-def answers(made, x, *strata):
+def answers(made, x, **strata):
     """Returns the outputs that an exported classifier or model should have."""
     if isinstance(made, keras.Model):
         return {"probabilities": made.predict(x, verbose=0)}
-    options = {"strata": strata[0]} if strata else {}
-    found = made.predict(x, **options, verbose=0)._asdict()
+    found = made.predict(x, **strata, verbose=0)._asdict()
     if "sets" in found:
         found["sizes"] = found["sets"].sum(axis=-1, dtype="int32")
     return {**found, "probabilities": made.predict_proba(x, verbose=0)}
@@ -63,6 +70,14 @@ def selective(csf):
     x, y = draw(n=600, k=K)
     calibrator = SCORES[csf] and CALIBRATORS[SCORES[csf]]()
     classifier = SelectiveClassifier(network(), csf, calibrator=calibrator)
+    return classifier.fit(x, y, coverage=0.7, verbose=0)
+
+
+def softmax():
+    """A calibrator of probabilities, which goes through their logarithms."""
+    x, y = draw(n=600, k=K)
+    model = keras.Sequential([keras.Input((K,), name="x"), keras.layers.Softmax()])
+    classifier = SelectiveClassifier(model, calibrator=CALIBRATORS["vector"]())
     return classifier.fit(x, y, coverage=0.7, verbose=0)
 
 
@@ -98,6 +113,7 @@ def wrapped(calibrator):
 
 CASES = {
     **{f"selective_{csf}": partial(selective, csf) for csf in SCORES},
+    "selective_softmax": softmax,
     "selective_one_unit": one_unit,
     "selective_multi_label": multi_label,
     "sets_lac": partial(sets, "lac", allow_empty=False),

@@ -31,29 +31,24 @@ def onnx(path):
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    inputs = [each.name for each in session.get_inputs()]
     names = [each.name for each in session.get_outputs()]
-
-    def run(given):
-        found = session.run(None, dict(zip(inputs, given, strict=True)))
-        return dict(zip(names, found, strict=True))
-
-    return run
+    return lambda given: dict(zip(names, session.run(None, given), strict=True))
 
 
 def litert(path):
     from ai_edge_litert.interpreter import Interpreter
 
     runner = Interpreter(model_path=path).get_signature_runner()
-    inputs = list(runner.get_input_details())
-    return lambda given: runner(**dict(zip(inputs, given, strict=True)))
+    return lambda given: runner(**given)
 
 
 def torch(path):
     import torch
 
     module = torch.export.load(path).module()
-    return lambda given: module(alone([torch.from_numpy(x) for x in given]))
+    return lambda given: module(
+        alone({name: torch.from_numpy(x) for name, x in given.items()})
+    )
 
 
 def openvino(path):
@@ -68,8 +63,9 @@ def openvino(path):
 
 
 def alone(given):
-    """Returns the only one of a list, or the list."""
-    return given[0] if len(given) == 1 else given
+    """Returns the only one of the inputs, or a list."""
+    inputs = list(given.values())
+    return inputs[0] if len(inputs) == 1 else inputs
 
 
 def differences(found, expected):
@@ -92,13 +88,15 @@ def differences(found, expected):
 def check(format, path):
     """Returns what is wrong with the answers to batches of several sizes."""
     data = dict(np.load(path.with_suffix(".npz")))
-    inputs = [data.pop(name) for name in sorted(data) if name.startswith("input_")]
+    named = [name for name in data if name.startswith("input_")]
+    inputs = {name.removeprefix("input_"): data.pop(name) for name in named}
     wrong = []
     try:
         run = globals()[format](str(path))
         for rows in (slice(None), slice(7, 8), slice(3, 8)):
             expected = {name: value[rows] for name, value in data.items()}
-            wrong += differences(run([x[rows] for x in inputs]), expected)
+            batch = {name: x[rows] for name, x in inputs.items()}
+            wrong += differences(run(batch), expected)
     except Exception as error:
         wrong.append(repr(error))
     return wrong

@@ -1,13 +1,13 @@
 """Models in formats that are served without Keras.
 
 Keras's own export is used where it is right. On PyTorch it fixes the batch size, or
-traces the model, which makes constants of values; its ONNX has no names of outputs,
-there and on JAX.
+traces the model, which makes constants of values. Its ONNX has no names of outputs
+there and on JAX, and is wrong for infinite values on TensorFlow.
 """
 
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ import keras
 from keras_selcal._extras import require
 from keras_selcal._validation import check_choice, refuse
 
+# The name of the output of a calibrated model, which has one.
+_ALONE = "probabilities"
 # The endings of files; a SavedModel is a folder.
 ENDINGS = {
     "tf_saved_model": "",
@@ -66,9 +68,13 @@ def export(model: keras.Model, path: str, format: str) -> None:
         require(module, f"export-{backend}", f"Export as {format!r} on {backend}")
     if backend == "torch":
         _export_torch(model, path, format)
-    elif backend == "jax" and format != "tf_saved_model":
-        _export_jax(model, path, format)
+    elif format == "onnx" or (backend == "jax" and format == "openvino"):
+        with _onnx_file(path, format) as file:
+            (_jax_to_onnx if backend == "jax" else _tensorflow_to_onnx)(model, file)
     else:
+        if format != "tf_saved_model" and not isinstance(model.output, dict):
+            # Or else the name of the output is a number.
+            model = keras.Model(model.input, {_ALONE: model.output})
         # The signature is what Keras would find; without it, Keras refuses a model
         # that was never called.
         keras.Model.export(
@@ -112,17 +118,28 @@ def _export_torch(model: keras.Model, path: str, format: str) -> None:
             verbose=False,
             input_names=[tensor.name for tensor in keras.tree.flatten(model.input)],
             output_names=_output_names(model),
+            custom_translation_table={torch.ops.aten.sort.stable: _stable_sort},
         ).save(file)
 
 
-def _export_jax(model: keras.Model, path: str, format: str) -> None:
+def _stable_sort(
+    x: Any, stable: bool = False, dim: int = -1, descending: bool = False
+) -> Any:
+    """Writes PyTorch's stable sort, which its exporter does not know, in ONNX.
+
+    Of equal values, `TopK` puts the one with the lower index first.
+    """
+    from onnxscript import opset18
+
+    k = opset18.Gather(opset18.Shape(x), opset18.Constant(value_ints=[dim]))
+    return opset18.TopK(x, k, axis=dim, largest=descending, sorted=True)
+
+
+def _jax_to_onnx(model: keras.Model, file: str) -> None:
     import jax
     import jax2onnx
 
     inputs = keras.tree.flatten(model.input)
-
-    def call(*flat: Any) -> Any:
-        return model(keras.tree.pack_sequence_as(model.input, flat), training=False)
 
     def shape(i: int, tensor: keras.KerasTensor) -> Any:
         # The batch is one size, which all inputs share.
@@ -131,15 +148,34 @@ def _export_jax(model: keras.Model, path: str, format: str) -> None:
         sizes = tuple(name if n is None else n for name, n in named)
         return jax.ShapeDtypeStruct(sizes, tensor.dtype)
 
-    with _onnx_file(path, format) as file:
-        jax2onnx.to_onnx(
-            call,
-            [shape(i, tensor) for i, tensor in enumerate(inputs)],
-            input_names=[tensor.name for tensor in inputs],
-            output_names=_output_names(model),
-            return_mode="file",
-            output_path=file,
-        )
+    jax2onnx.to_onnx(
+        _flat(model),
+        [shape(i, tensor) for i, tensor in enumerate(inputs)],
+        input_names=[tensor.name for tensor in inputs],
+        output_names=_output_names(model),
+        return_mode="file",
+        output_path=file,
+    )
+
+
+def _tensorflow_to_onnx(model: keras.Model, file: str) -> None:
+    import tensorflow as tf
+    import tf2onnx
+
+    inputs = keras.tree.flatten(model.input)
+    specs = [tf.TensorSpec(each.shape, each.dtype, each.name) for each in inputs]
+
+    def to_where(context: Any, node: Any, name: str, args: Any) -> None:
+        node.type = "Where"
+
+    tf2onnx.convert.from_function(
+        tf.function(_flat(model), input_signature=specs, autograph=False),
+        specs,
+        # By default it becomes a sum of products with 0 and 1, in which an infinite
+        # value that is not chosen makes NaN.
+        custom_op_handlers={"SelectV2": (to_where, [])},
+        output_path=file,
+    )
 
 
 @contextmanager
@@ -153,12 +189,27 @@ def _onnx_file(path: str, format: str) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder) / "model.onnx")
         yield file
-        openvino.save_model(openvino.convert_model(file), path, compress_to_fp16=False)
+        converted = openvino.convert_model(file)
+        for operation in converted.get_ops():
+            if operation.get_type_name() == "TopK":
+                # Equal values keep their order in ONNX.
+                operation.set_attribute("stable", True)
+        openvino.save_model(converted, path, compress_to_fp16=False)
+
+
+def _flat(model: keras.Model) -> Callable[..., dict[str, Any]]:
+    """Returns the model as a function of its inputs one by one, to named outputs."""
+
+    def call(*inputs: Any) -> dict[str, Any]:
+        found = model(keras.tree.pack_sequence_as(model.input, inputs), training=False)
+        return found if isinstance(found, dict) else {_ALONE: found}
+
+    return call
 
 
 def _output_names(model: keras.Model) -> list[str]:
     # The order in which all backends flatten a dict.
-    return sorted(model.output) if isinstance(model.output, dict) else ["probabilities"]
+    return sorted(model.output) if isinstance(model.output, dict) else [_ALONE]
 
 
 def _spec(tensor: keras.KerasTensor) -> keras.InputSpec:

@@ -125,6 +125,16 @@ def log_sum_exp(x: Any, xp: Any) -> Any:
     return top[..., 0] + np.log(np.sum(np.exp(x - top), axis=-1))
 
 
+def nan_in_row(x: Any, xp: Any) -> Any:
+    """Returns NaN for rows (..., k) with NaN or +∞, and 0 for others, (..., 1).
+
+    Added to what is computed from x, it keeps NaN where a runtime of exported models
+    loses it: LiteRT's exponential has a value for NaN.
+    """
+    # A logit may be −∞.
+    return 0.0 * xp.sum(at_least(x, -1e30, xp), axis=-1, keepdims=True)
+
+
 def first_largest(x: Any, xp: Any) -> Any:
     """Returns the first index of the largest of the last axis, which is kept."""
     if xp is np:

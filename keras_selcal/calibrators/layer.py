@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_selcal._arrays import Tensor
+from keras_selcal._formulas.functions import nan_in_row
 from keras_selcal._saving import serializable
 from keras_selcal.calibrators._parameters import Fitted, cast_all
 
@@ -66,7 +67,8 @@ class CalibrationLayer(keras.layers.Layer):
         return self._calibrator._with_parameters(parameters, self._calibrator._fitted)
 
     def call(self, inputs: Tensor) -> Tensor:
-        p = self._calibrator._apply(*self._prepare(inputs), ops)
+        columns, parameters = self._prepare(inputs)
+        p = self._calibrator._apply(columns, parameters, ops) + nan_in_row(columns, ops)
         return self._calibrator.outputs.restored(p, ops, tuple(inputs.shape))
 
     def accepts(self, inputs: Tensor) -> Tensor:

@@ -2,12 +2,10 @@
 
 from typing import Any
 
-import numpy as np
-
 from keras_selcal._formulas.functions import (
     TINY,
     at_least,
-    constant,
+    is_masked,
     log_sum_exp,
     safe_log,
     zero_unless,
@@ -70,7 +68,8 @@ class MaxLogitPNorm(BuiltIn):
         """Returns the largest centred logit as a share of the largest in absolute
         value, and ln of the norm in the same unit.
         """
-        counts = xp.not_equal(logits, constant(-np.inf, logits, xp))
+        # By `<`: for LiteRT, −∞ does not equal −∞.
+        counts = xp.logical_not(is_masked(logits))
         # From the largest one on, the mean of equal logits is exact.
         z = logits - xp.amax(logits, axis=-1, keepdims=True)
         z = zero_unless(counts, z, xp)

@@ -6,7 +6,7 @@
 import math
 from typing import Any
 
-from keras_selcal._formulas.functions import cast, first_largest, softmax
+from keras_selcal._formulas.functions import cast, first_largest, nan_in_row, softmax
 from keras_selcal._predictions.outputs import Outputs
 from keras_selcal.csf.score import ConfidenceScore
 
@@ -27,7 +27,7 @@ def calibrate(
     columns = outputs.columns(inputs, outputs.from_logits, xp)
     if calibration is None:
         if outputs.from_logits:
-            p = softmax(columns, xp)
+            p = softmax(columns, xp) + nan_in_row(columns, xp)
         else:
             # NaN makes the whole row NaN.
             p = columns + 0.0 * xp.sum(columns, axis=-1, keepdims=True)
@@ -57,15 +57,16 @@ def decide(
 def score(columns: Any, p: Any, csf: ConfidenceScore, outputs: Outputs, xp: Any) -> Any:
     """Returns the score of the probabilities, or of the model's own logits."""
     d = outputs.decision_threshold
+    # NaN, which is not accepted, where there are no probabilities.
+    nowhere = 0.0 * xp.sum(p, axis=-1)
     if csf.needs != "logits":
         if d != 0.5:
-            # Odds relative to those of d, so that confidence is lowest there:
+            # Odds relative to the odds of d, which make confidence lowest there:
             # p (1 − d) against (1 − p) d.
             odds = xp.stack([d * p[..., 0], (1 - d) * p[..., 1]], axis=-1)
             p = odds / xp.sum(odds, axis=-1, keepdims=True)
-        return csf(p)
+        return csf(p) + nowhere
     if d != 0.5:
         shifted = columns[..., 0] + math.log(d), columns[..., 1] + math.log(1 - d)
         columns = xp.stack(shifted, axis=-1)
-    # NaN, which is not accepted, where the logits have no probabilities.
-    return csf(columns) + 0.0 * xp.sum(p, axis=-1)
+    return csf(columns) + nowhere

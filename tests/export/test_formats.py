@@ -60,8 +60,9 @@ def test_exported_models_answer_as_predict_does(format, tmp_path):
             wrong[name] = repr(error)
             continue
         given = inputs(made)
-        numbered = {f"input_{i}": array for i, array in enumerate(given)}
-        np.savez(tmp_path / f"{name}.npz", **numbered, **answers(made, *given))
+        expected = answers(made, **given)
+        named = {f"input_{key}": array for key, array in given.items()}
+        np.savez(tmp_path / f"{name}.npz", **named, **expected)
     printed = finish(start(READER, format, tmp_path))
     wrong |= json.loads(printed.splitlines()[-1])
     assert wrong.keys() == CASES.keys()
