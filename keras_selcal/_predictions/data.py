@@ -113,7 +113,7 @@ class LabelledData:
         batch_size: batch size for arrays. Defaults to 32.
         steps: how many batches are read. By default all are.
         name: the caller's name for `x`, which errors use.
-        several: whether labels and weights may be those of several outputs.
+        several: whether labels and weights may be given for several outputs.
     """
 
     def __init__(

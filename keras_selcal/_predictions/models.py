@@ -176,7 +176,7 @@ class OneOutput:
     Attributes:
         model: a model that returns this output alone. It shares the weights.
         key: its key or index in what the whole model returns; None if it is all.
-        name: its name: the key, or that of its layer.
+        name: its name: the key, or the name of its layer.
         number: how many outputs there are, if they are in a list and that is known.
     """
 
@@ -235,14 +235,14 @@ class OneOutput:
             return value[self.name]
         if are_several(value):
             if isinstance(self.key, str) or self.number not in (None, len(value)):
-                allowed = f"those of output {self.name!r}, or of all as the model's"
+                allowed = f"labels of output {self.name!r}, or of all outputs"
                 refuse(argument, f"{len(value)} arrays", allowed)
             return value[self.key]
         return value
 
 
 def are_several(value: Any) -> bool:
-    """Returns whether labels or weights are those of several outputs."""
+    """Returns whether labels or weights are given for several outputs."""
     return isinstance(value, dict) or (
         isinstance(value, list | tuple)
         and all(len(getattr(part, "shape", ())) > 0 for part in value)

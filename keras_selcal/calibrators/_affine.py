@@ -158,7 +158,7 @@ class AffineCalibrator(Calibrator):
         optimize = require("scipy.optimize", "calibrators", "This calibrator")
         x = self._features(data.logits.astype("float64"), scale, np)
         n, k = x.shape
-        # In units of 1/σ the entries of W have the curvature of those of b.
+        # In units of 1/σ, W and b have the same curvature.
         sigma = math.sqrt(float(np.mean(x**2))) or 1.0
         weight = data.weight / data.total
         of_label = np.arange(n), data.labels

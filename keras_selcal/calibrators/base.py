@@ -59,7 +59,7 @@ class Calibrator(ABC):
     A logit of −∞ marks a class that cannot occur in a sample; it keeps probability 0.
     NaN gives NaN.
 
-    `fit` runs in NumPy, so that every backend gets the same parameters. A call with
+    `fit` runs in NumPy, and every backend gets the same parameters. A call with
     tensors of the Keras backend runs in `keras.ops` and returns a tensor; with
     anything else it runs in NumPy, returns an array and needs no Keras. A fit that
     fails leaves the calibrator unchanged.
@@ -189,7 +189,7 @@ class Calibrator(ABC):
         return self
 
     def _fit_all(self, problems: list[Labelled]) -> Parameters:
-        """Returns the parameters for samples, or for those of each label."""
+        """Returns the parameters for samples, or for each label's samples."""
         first = problems[0]
         if not self.multi_label:
             if first.one_class:
@@ -348,7 +348,7 @@ class Calibrator(ABC):
         from_logits: bool | None = None,
         output: str | int | None = None,
     ) -> "keras.Model":
-        """Returns a model with the same inputs that returns calibrated probabilities.
+        """Creates a model with the same inputs that returns calibrated probabilities.
 
         It shares the weights of `model`. Saved as .keras, it loads on any backend after
         `import keras_selcal`, without how `model` was compiled. `export` writes it as

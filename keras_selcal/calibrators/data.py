@@ -77,8 +77,8 @@ class Labelled:
     def hashes(self, seed: int) -> np.ndarray:
         """Returns a pseudo-random integer for each sample, (n,).
 
-        It depends only on the sample's logits, so that copies of a sample are never
-        separated: wherever data are split, a weight of w equals w copies.
+        It depends only on the sample's logits: copies of a sample are never
+        separated, and wherever data are split, a weight of w equals w copies.
         """
         keys = np.random.default_rng(seed).integers(
             1, 1 << 63, self.num_classes, dtype="uint64"

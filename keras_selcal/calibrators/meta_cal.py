@@ -126,7 +126,7 @@ class MetaCalibrator(Calibrator):
         if not below.any():
             raise ValueError(
                 f"No sample outside the bag of {len(bag.rows)} has an entropy below "
-                f"the threshold {h:g}, so that no temperature can be fitted."
+                f"the threshold {h:g}: no temperature can be fitted."
             )
         T = nll_temperature(replace(data, weight=rest)[below])
         return {"temperature": np.asarray(T), "threshold": np.asarray(h)}
@@ -147,7 +147,7 @@ class MetaCalibrator(Calibrator):
     def evaluate(
         self, logits: Any, labels: Any, *, sample_weight: Any = None
     ) -> dict[str, float]:
-        """Returns what the rejection costs and gains on labelled data.
+        """Measures what the rejection costs and gains on labelled data.
 
         Args:
             logits: as in `fit`.

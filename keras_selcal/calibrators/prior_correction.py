@@ -1,4 +1,4 @@
-"""Prior correction: other class frequencies than those of the training data."""
+"""Prior correction: class frequencies that differ from the training data."""
 
 import math
 from collections.abc import Mapping
@@ -66,7 +66,7 @@ class PriorCorrection(Calibrator):
             integers, in which every class must occur. One sigmoid unit: also the
             frequency of class 1 as a float. Multi-label data: each label's frequency
             (k,), or multi-hot labels (n, k). To estimate `target`, the mean prediction
-            on samples like those of training is safer than their class frequencies,
+            on samples like the training data is safer than their class frequencies,
             from which it can differ.
         target: as `source`; or None, to estimate it by `fit`. A frequency of 0 gives
             a class the probability 0. Must be given for multi-label data: if the
@@ -310,7 +310,7 @@ def _frequencies(argument: str, value: Any, outputs: Outputs, least: int = 0) ->
     array = array.astype("float64")
     far = abs(array.sum() - 1)
     if array.ndim == 1 and len(array) > 1 and (array >= 0).all():
-        if far <= 1e-12:  # as it is, so that a saved calibrator is the same
+        if far <= 1e-12:  # unchanged: a saved calibrator stays the same
             return array
         if far <= _SUM_TOLERANCE:
             return array / array.sum()

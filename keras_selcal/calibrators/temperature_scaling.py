@@ -74,7 +74,7 @@ def _nll_derivatives(
 def nll_temperature(data: Labelled) -> float:
     """Returns the T in [0.001, 1000] that minimises the NLL of softmax(z/T).
 
-    The NLL is convex in β = 1/T, so that its derivative has one root. Newton's method
+    The NLL is convex in β = 1/T, so its derivative has one root. Newton's method
     in ln β starts from T = 1. The signs of the derivative bracket the root, and a step
     out of the bracket is replaced by a step to its middle.
     """

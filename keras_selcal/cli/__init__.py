@@ -1,6 +1,6 @@
 """The command line `keras-selcal`: commands on files of predictions.
 
-This module and `parser` import neither NumPy nor Keras, so that help and argument
+This module and `parser` import neither NumPy nor Keras: help and argument
 errors appear at once.
 """
 

@@ -437,7 +437,7 @@ def apply(options: argparse.Namespace) -> None:
 
 
 def check(options: argparse.Namespace) -> int:
-    """Prints whether new predictions are like those of the fit; returns 1 if not."""
+    """Prints whether new predictions are like the fitting data; returns 1 if not."""
     policy = Policy.load(options.policy)
     given = {"needs_labels": False, "extra": _columns(options)}
     data = _read_for(policy, options.policy, options.file, **given)
@@ -609,7 +609,7 @@ def _read_models(options: argparse.Namespace) -> dict[str, PredictionFile]:
             model = model._replace(labels=_without_one_hot(model.labels))
         models[name] = model
     read = list(models.values())
-    # Models without class names have those of the first that has some.
+    # Models without class names take the names of the first that has some.
     named = next((model for model in read if model.class_names), read[0])
     for name, model in models.items():
         models[name] = model.like(named)._replace(class_names=named.class_names)
@@ -619,8 +619,8 @@ def _read_models(options: argparse.Namespace) -> dict[str, PredictionFile]:
         assert other.labels is not None
         if not np.array_equal(first.labels.ravel(), other.labels.ravel()):
             raise ValueError(
-                f"{other.path}: the labels differ from those of {first.path}; models "
-                "are compared on the same samples"
+                f"{other.path}: the labels differ from the labels in {first.path}; "
+                "models are compared on the same samples"
             )
     return models
 

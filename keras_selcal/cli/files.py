@@ -235,7 +235,7 @@ def _from_table(
         numbers = numbers.reshape(-1)
         if name not in ("p", "z", "p1", "z1"):
             letter = "p"
-            # A column `1` or `True` is that of class 1, as p1.
+            # A column `1` or `True` belongs to class 1, as p1.
             names = None if number == 1 else [f"not {name}", name]
     elif all(re.fullmatch(r"[pz]\d+", name) for name in classes):
         order = [int(name[1:]) for name in classes]

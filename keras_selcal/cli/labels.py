@@ -112,7 +112,7 @@ def read_indices(
                 "there are no class names to look it up",
             )
         names = distinct
-        alone = f"; one column alone is that of {names[1]}" if k == 2 else ""
+        alone = f"; a single column is {names[1]}" if k == 2 else ""
         warnings.warn(
             f"{path}: the classes have no names, and labels are names; columns are "
             "read in sorted order, as scikit-learn has them: "

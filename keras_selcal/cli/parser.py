@@ -30,10 +30,10 @@ status 0 if there is no alarm, 1 if there is one, and 2, as all commands, for er
 With --multi-label, `labels` are multi-hot, (n, k); in a table the column `label` lists
 the true labels, separated by semicolons.
 
-Classes are known by their names: those of two files are matched by name, in whatever
-order they are. Names that are numbers (2, 0, 1), or 0 … k-1 beside the same text
-(class_0, class_10, class_2), are class numbers. A label is a name or such a number; if
-names are no numbers, it may also be a position, counted from 0.
+Classes are known by their names: two files are matched by name, in any order. Names
+that are numbers (2, 0, 1), or 0 … k-1 beside the same text (class_0, class_10, class_2),
+are class numbers. A label is a name or such a number; if names are no numbers, it may
+also be a position, counted from 0.
 """
 
 # What each command does, and examples.
@@ -55,7 +55,7 @@ _COMMANDS = {
         "policy.json new.npz -o answers.csv",
     ),
     "check": (
-        "test whether new predictions are like those of the fit of a policy; with "
+        "test whether new predictions are like the fitting data of a policy; with "
         "labels, also whether its promise holds",
         "policy.json week42.npz",
     ),
@@ -65,7 +65,7 @@ _COMMANDS = {
         "validation.csv --apply new.csv --method vector -o new_p.csv",
     ),
     "threshold": (
-        "choose the confidence from which on the model should answer",
+        "select the confidence threshold above which the model answers",
         "validation.npz --risk 0.05",
         "validation.npz --coverage 0.8 --test test.npz",
         "other.npz --risk 0.02 --policy policy.json",
@@ -153,7 +153,7 @@ def make_parser() -> argparse.ArgumentParser:
     about = "most confident mistakes to list"
     add("report", "--mistakes", about, type=int, default=12, metavar="N")
     about = (
-        "predictions to calibrate, with or without labels (default: those of the fit)"
+        "predictions to calibrate, with or without labels (default: the fitting data)"
     )
     add("calibrate", "--apply", about, **file)
     about = "the calibrator; auto chooses one by cross-validation"
@@ -204,7 +204,7 @@ def make_parser() -> argparse.ArgumentParser:
     scores = [*SCORES, "auto"]
     automatic = "; auto chooses on the half of the calibrator"
     add("fit", "--csf", about + automatic, choices=scores, default="msp")
-    about += " (default: msp, or that of the policy)"
+    about += " (default: msp, or the score of the policy)"
     add("threshold", "--csf", about, choices=SCORES)
     about = "the classes are labels of which several can be true at once"
     others = " ".join(made.keys() - {"apply", "check"})

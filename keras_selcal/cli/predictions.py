@@ -63,7 +63,7 @@ class PredictionFile(NamedTuple):
         if self.num_classes != k:
             fail(
                 self.path,
-                f"the predictions must be of as many classes as those of {other.path}. "
+                f"the predictions must have as many classes as {other.path}. "
                 f"Received: {self.num_classes} and {k}",
             )
         if self.class_names is None or other.class_names is None:
@@ -75,7 +75,7 @@ class PredictionFile(NamedTuple):
             fail(
                 self.path,
                 f"the classes {_shown(self.class_names, other.class_names)} are not "
-                f"those of {other.path}: "
+                f"the classes of {other.path}: "
                 f"{_shown(other.class_names, self.class_names)}",
             )
         place = {name: i for i, name in enumerate(names)}
@@ -105,7 +105,7 @@ class PredictionFile(NamedTuple):
         )
 
     def _identity(self, other: "PredictionFile") -> list[str]:
-        """Returns the names by which classes are matched with those of another file."""
+        """Returns the names by which classes are matched with another file's."""
         names, others = self.class_names or [], other.class_names or []
         if numbers := class_numbers(names):
             return [str(number) for number in numbers]

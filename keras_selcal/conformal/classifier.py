@@ -67,7 +67,7 @@ class ConformalClassifier(AnsweringClassifier):
         k_reg: see `conformal_scores`.
         seed: None, or the seed of u, see `conformal_scores`. Pass one with APS and
             RAPS: their sets are larger without. u depends on the seed and the model's
-            output for the sample only, so that a sample has the same set each time.
+            output for the sample only: a sample has the same set each time.
         class_conditional: whether each class has a threshold of its own.
         allow_empty: whether sets may be empty. False adds the most probable class.
         from_logits: whether the model gives logits. By default it does unless its last
@@ -188,8 +188,8 @@ class ConformalClassifier(AnsweringClassifier):
         """Selects the threshold on held-out data and returns the classifier.
 
         Keras masks are applied: masked tokens do not count. The threshold lies just
-        above a score, by 1e-6 or half the way to the next one, so that another
-        backend's rounding leaves no label out.
+        above a score, by 1e-6 or half the way to the next one: another
+        backend's rounding then leaves no label out.
 
         Args:
             x: arrays, or a data set of (x, y) or (x, y, sample_weight) batches
@@ -228,7 +228,7 @@ class ConformalClassifier(AnsweringClassifier):
         batch_size: int | None = None,
         verbose: Any = "auto",
     ) -> ConformalPrediction:
-        """Returns the sets and the most probable classes.
+        """Predicts the sets and the most probable classes.
 
         Masked tokens have an empty set and the label −1, and so has the padding of
         shorter batches, where batches of `x` differ in length.
@@ -257,7 +257,7 @@ class ConformalClassifier(AnsweringClassifier):
         batch_size: int | None = None,
         verbose: Any = "auto",
     ) -> dict[str, Any]:
-        """Returns the figures of the sets on other labelled data than in `fit`.
+        """Evaluates the sets on labelled data that `fit` has not used.
 
         Masked tokens, samples of weight 0 and ignored classes do not count.
 
@@ -289,7 +289,7 @@ class ConformalClassifier(AnsweringClassifier):
         """Returns a Keras model that does it all, to save, export or serve.
 
         It maps the model's inputs to a dict of `probabilities`, `sets`, `sizes` and
-        `labels`. With strata, its inputs are a list: those of the model, and the index
+        `labels`. With strata, its inputs are a list: the model's inputs, and the index
         of each sample's stratum in `strata`.
         """
         layer = self._fitted()

@@ -31,7 +31,7 @@ class ConformalLayer(AnswerLayer):
     are not finite gets a set of all classes, and a masked one an empty set and the
     label −1.
 
-    The arguments are those of `ConformalClassifier`, with a `CalibrationLayer` for the
+    It takes the arguments of `ConformalClassifier`, with a `CalibrationLayer` for the
     calibrator, and what `fit` finds: the number of classes, the names of the strata,
     each of which has thresholds of its own, and the `ConformalRecord`. With strata,
     `call` takes the index of each sample's stratum.
@@ -138,7 +138,7 @@ class ConformalLayer(AnswerLayer):
             # Those of the model itself: a calibrator can map many samples to one value.
             logits = columns if self.outputs.from_logits else safe_log(columns, ops)
             direction = ops.convert_to_tensor(self._direction)
-            # One kernel of the backend, so that compiled and eager steps round alike.
+            # One kernel of the backend: compiled and eager steps round alike.
             u = uniforms(ops.log_softmax(logits, axis=-1), direction, ops)
         return self.score.of_classes(probabilities, u, ops)
 

@@ -34,7 +34,7 @@ def control_risk(
     groups: Any = None,
     binary: bool = False,
 ) -> float:
-    """Returns the boldest threshold whose risk is at most r, for any decision.
+    """Finds the boldest threshold whose risk is at most r, for any decision.
 
     The risk R(λ) = E[L(λ)] is the mean of any loss in [0, 1] that a decision with
     threshold λ has on a sample: 1 − recall or 1 − precision of a set of labels
@@ -138,7 +138,7 @@ def control_risk(
 def multi_label_losses(
     y_true: Any, probabilities: Any, thresholds: Any, *, loss: str = "false_negative"
 ) -> np.ndarray:
-    """Returns losses of label sets {c : p_c ≥ t}, for `control_risk`.
+    """Computes losses of label sets {c : p_c ≥ t}, for `control_risk`.
 
     Formula:
 
@@ -148,7 +148,7 @@ def multi_label_losses(
     ```
 
     for each sample; 0 where it has no true label, respectively where its set is empty.
-    The first grows with t, so that the safest threshold is the lowest; the second is
+    The first grows with t, and the lowest threshold is the safest; the second is
     not monotone, and is usually small for high thresholds.
 
     Args:
@@ -207,7 +207,7 @@ def _in_expectation(
     if falling.any():
         raise ValueError(
             "`losses` must never fall from one threshold to the next without "
-            f"`delta`; those of {falling.sum()} of {len(losses)} samples do. "
+            f"`delta`; {falling.sum()} of {len(losses)} samples do. "
             "List thresholds from the safest to the boldest, or pass `delta`."
         )
     n = counts[:, 0].sum(axis=0)

@@ -166,7 +166,7 @@ def conformal_scores(
     u = 1 without a seed. With one, u is a pseudo-random number in [0, 1) that depends
     on the seed and on the sample's probabilities only. A sample then has the same set
     in any order and batch, and the score stays a fixed function of the sample
-    and its class, so that the guarantee holds for every seed. Samples with equal
+    and its class, and the guarantee holds for every seed. Samples with equal
     probabilities share their u.
 
     - LAC gives the smallest sets on average if the probabilities are right. It covers
@@ -234,7 +234,7 @@ def conformal_sets(
     allow_empty: bool = True,
     from_logits: bool = False,
 ) -> np.ndarray:
-    """Returns the classes whose score is at most the threshold.
+    """Collects the classes whose score is at most the threshold.
 
     Formula:
 

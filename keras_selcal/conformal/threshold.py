@@ -42,7 +42,7 @@ def conformal_threshold(
     categories: Any | None = None,
     num_categories: int | None = None,
 ) -> Any:
-    """Returns the threshold for which sets miss the label with probability ≤ α.
+    """Finds the threshold at which sets miss the label with probability ≤ α.
 
     Formula:
 
@@ -89,10 +89,10 @@ def conformal_threshold(
 
     With weights w, the threshold is the smallest score q with
     Σ_{i: s_i ≤ q} w_i ≥ (1 − α)(Σ w_i + max w). It holds under the covariate shift with
-    likelihood ratio w, as long as the largest w bounds that of new samples.
+    likelihood ratio w, as long as the largest w also bounds the w of new samples.
 
     With groups, a sample of a group with n_g samples that count has the mass w_i/n_g in
-    place of w_i, so that the weight of a group is the mean of its weights, and `max w`
+    place of w_i: the weight of a group is the mean of its weights, and `max w`
     is the largest weight of a group. The guarantee is for one sample of a new group. w
     is the likelihood ratio of drawing this group and then this sample: without weights,
     any group and any of its samples; with the same weights within a group, groups under
@@ -113,8 +113,8 @@ def conformal_threshold(
             of a new group. For a random token of all tokens, pass the length of its
             sequence as the weight of each.
         categories: (n,), the index of each sample's category: its class (then sets
-            cover each class with probability 1 − α), or a group of samples such as
-            those of one hospital.
+            cover each class with probability 1 − α), or a group of samples, such as
+            one hospital.
         num_categories: how many categories exist. Defaults to the largest index + 1.
 
     Returns:
@@ -196,7 +196,7 @@ def conformal_threshold(
 
 
 def masses(weight: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Returns w_i/n_g, (n,): those of a group sum to the mean of its weights.
+    """Returns w_i/n_g, (n,), which sum to the mean weight within each group.
 
     Args:
         weight: w, (n,). Samples of weight 0 do not count.

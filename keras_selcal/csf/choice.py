@@ -214,7 +214,7 @@ def choose(
     axis: int = -1,
     decision_threshold: float = 0.5,
 ) -> Any:
-    """Returns the confidence score that ranks best on held-out data, for `csf=`.
+    """Chooses the confidence score that ranks best on held-out data, for `csf=`.
 
     `compare` also returns by how much it is better.
 

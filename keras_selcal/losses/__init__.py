@@ -41,7 +41,7 @@ _LOSSES = {
 
 
 def get(identifier: Any) -> Any:
-    """Returns the loss that `identifier` refers to.
+    """Retrieves a loss by its name, configuration or class.
 
     `keras.losses.get` finds only Keras's own losses; this function looks among the
     losses of this library first.

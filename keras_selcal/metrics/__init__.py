@@ -50,7 +50,7 @@ _METRICS = {
 
 
 def get(identifier: Any) -> Any:
-    """Returns the metric that `identifier` means.
+    """Retrieves a metric by its name, configuration or class.
 
     Keras resolves strings only to its own metrics; this function resolves them to the
     library's first.

@@ -162,7 +162,7 @@ def at(metric: str, value: float) -> str:
 class _ClassBins:
     """Uniform bins of each class's probability.
 
-    Probabilities add up to 1, so that at most M − 1 of a sample's lie above 1/M. Only
+    Probabilities add up to 1, so at most M − 1 of a sample lie above 1/M. Only
     these are summed bin by bin; a class's first bin gets the rest of its sum.
     """
 

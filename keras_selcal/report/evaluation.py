@@ -330,7 +330,7 @@ class Evaluation(MetricTable[Interval]):
 
         `frequency` is the share of samples that are of the class, `mean` the mean of
         its probability, and `positive_ece` compares the two in bins. `accuracy` and
-        `confidence` are those of the predictions: for the samples of the class, NaN if
+        `confidence` describe the predictions: for the samples of the class, NaN if
         there are none, or for the yes-or-no decisions about the label.
         """
         samples = self.samples

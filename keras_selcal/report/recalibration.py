@@ -28,8 +28,8 @@ class Recalibrated(NamedTuple):
         name: name of the calibrator's class.
         accuracy: its accuracy.
         ece: its ECE.
-        ece_change: ECE minus that of the model, with its interval.
-        brier_change: Brier score minus that of the model, with its interval.
+        ece_change: ECE minus the model's, with its interval.
+        brier_change: Brier score minus the model's, with its interval.
         brier_draws: this difference on the resamples, (bootstrap,).
     """
 

@@ -60,7 +60,7 @@ class CalibrationReport(Evaluation):
     the ends are NaN.
 
     Calibration errors are biased upwards because the noise in a bin counts by its size
-    and not its sign. A resample adds its own noise, so that the interval of a small
+    and not its sign. A resample adds its own noise, and the interval of a small
     error lies too high, sometimes above the value, which the table then marks. In
     `compare` the bias cancels only as far as both models share it. `nll` and `brier`
     are means and have no bias.
@@ -68,9 +68,9 @@ class CalibrationReport(Evaluation):
     The cost grows with bootstrap·n. Memory: n·k float64 numbers.
 
     For one sigmoid unit and for two classes, `ece` is the error of the predicted class
-    (top-label) and `positive_ece` that of class 1. With `multi_label=True`, each label
-    of a sample is a case: the metrics pool all labels, except `cwece`, which is the
-    mean of the labels' positive-class errors; `per_class()` has the metrics of each
+    (top-label) and `positive_ece` the error of class 1. With `multi_label=True`, each
+    label of a sample is a case: the metrics pool all labels, except `cwece`, which is
+    the mean of the labels' positive-class errors; `per_class()` has the metrics of each
     label. A resample draws samples with all of their labels.
 
     Args:
@@ -134,8 +134,7 @@ class CalibrationReport(Evaluation):
         """Compares two models on the same samples by the paired bootstrap.
 
         Both models are evaluated on the same resamples, with this report's seed and
-        number of resamples, so that the difficulty of a resample cancels in their
-        difference.
+        number of resamples: the difficulty of a resample cancels in their difference.
 
         Args:
             other: a report on the same labels and weights, with the same bins,

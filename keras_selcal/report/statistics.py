@@ -41,7 +41,7 @@ def chance_ece(
 ) -> float:
     """Returns the quantile of the ECE that a calibrated model has by chance.
 
-    Outcomes are drawn with the probabilities that the model states, so that each draw
+    Outcomes are drawn with the probabilities that the model states: each draw
     has an ECE of a perfectly calibrated model: consistency resampling. How the outcomes
     of a group depend on each other is not known. Where there are groups, the gaps
     between p and the observed outcomes get a random sign for each group instead: those

@@ -68,7 +68,7 @@ class UnknownInputs:
         samples: the known inputs.
         csf: the confidence score that ranks.
         unknown: predictions of inputs that belong to none of the classes, (m, k).
-        share: the share of unknown inputs in use, or None for that of the data.
+        share: the share of unknown inputs in use, or None for the share in the data.
     """
 
     def __init__(self, samples: Samples, csf: Any, unknown: Any, share: Any) -> None:

@@ -174,7 +174,7 @@ class AnsweringClassifier:
         return data, data.digest(keras.tree.flatten(x) if source.arrays else None)
 
     def _read_new(self, *arguments: Any) -> tuple[SelectionData, bytes]:
-        """Returns what `_read` does; the data should not be those of the fit."""
+        """Returns what `_read` does; warns if `fit` has used the data."""
         data, digest = self._read(*arguments)
         if self._fitted_on == digest:
             warnings.warn(
@@ -206,7 +206,7 @@ class AnsweringClassifier:
     def predict_proba(
         self, x: Any, *, batch_size: int | None = None, verbose: Any = "auto"
     ) -> np.ndarray:
-        """Returns calibrated probabilities (..., k), of rejected samples too.
+        """Predicts calibrated probabilities (..., k), of rejected samples too.
 
         One sigmoid unit gives two columns, (1 − p, p). Where batches of `x` differ in
         length, shorter ones are padded with NaN.

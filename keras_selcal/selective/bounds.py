@@ -35,7 +35,7 @@ _MOST_REPEATS = 1024
 
 
 def risk_bound(errors: int, n: int, delta: float) -> float:
-    """Returns the largest risk that `errors` of `n` samples leave plausible.
+    """Upper confidence bound on the risk, given `errors` among `n` samples.
 
     Formula:
 
@@ -169,7 +169,7 @@ def betting_p_value(losses: np.ndarray, largest: Any, delta: float) -> np.ndarra
     ```
 
     K is the capital of a gambler who bets on negative losses and chooses each stake λ_i
-    before L_i is seen. If E[L] ≥ 0, K is a non-negative supermartingale, so that it
+    before L_i is seen. If E[L] ≥ 0, K is a non-negative supermartingale, which
     ever reaches 1/α with a probability of at most α (Ville's inequality): p is valid
     for every distribution of losses ≤ b.
 
@@ -201,7 +201,7 @@ def betting_p_value(losses: np.ndarray, largest: Any, delta: float) -> np.ndarra
 def shuffled_indices(groups: np.ndarray) -> np.ndarray:
     """Returns groups as indices 0, 1, … in an order that is random but fixed.
 
-    Bets on groups adapt from one to the next, so that the order must not depend on the
+    Bets on groups adapt from one to the next, so the order must not depend on the
     data, as it would if groups were sorted by their length.
     """
     _, indices = np.unique(groups, return_inverse=True)

@@ -74,14 +74,14 @@ class SelectiveClassifier(AnsweringClassifier):
             The half is the same each time for data in the same order.
         calibrator: a calibrator of `keras_selcal.calibrators`, or `"auto"` for
             `AutoCalibration()`. If it is not fitted yet, `fit` fits a copy on that half
-            and selects the threshold on the rest, so that the guarantee of δ holds.
+            and selects the threshold on the rest: the guarantee of δ holds.
             What it rejects (`MetaAcc`, `MetaMis`) is never accepted.
         from_logits: whether the model gives logits. By default it does unless its last
             operation is a softmax or a sigmoid.
         multi_label: whether the outputs are k independent sigmoids.
         decision_threshold: d in (0, 1): the answer of a sigmoid is 1 if its
             probability is above d. Confidence is then g at the odds relative to those
-            of d, so that it is lowest at p = d.
+            of d, and lowest at p = d.
         ignore_class: samples with this label do not count in `fit` and `evaluate`.
         axis: axis of the classes in the model's output: -1, or 1 for channels first.
         output: the name or index of one of several outputs. The classifier keeps, and
@@ -91,7 +91,7 @@ class SelectiveClassifier(AnsweringClassifier):
     Attributes:
         threshold: τ, once fitted; an array (k,) with `multi_label=True`, one for each
             label, and with `per_class=True`, one for each class. None before.
-        costs: those of `fit`, (k, k), or None.
+        costs: the costs of `fit`, (k, k), or None.
         record: a `FitRecord`, what the classifier was fitted on and what it promises;
             None before `fit`.
 
@@ -194,7 +194,7 @@ class SelectiveClassifier(AnsweringClassifier):
         below the lowest accepted score, by 1e-6 or half the way to the next score, so
         that another backend's rounding rejects none of them.
 
-        With `multi_label=True` the target is that of every label, and with `delta` it
+        With `multi_label=True` the target applies to every label, and with `delta` it
         holds for all labels at once with probability 1 − δ (each label is tested at
         δ/k). A label for which this is not possible is never answered, with a warning.
 
@@ -327,10 +327,10 @@ class SelectiveClassifier(AnsweringClassifier):
     def predict(
         self, x: Any, *, batch_size: int | None = None, verbose: Any = "auto"
     ) -> SelectivePrediction:
-        """Returns labels (−1 for an abstention), which are accepted, and confidences.
+        """Predicts labels (−1 for an abstention), which are accepted, and confidences.
 
         Masked tokens are not accepted, nor is a sample for which the model gives NaN:
-        its confidence is NaN. So is that of the padding of shorter batches, where
+        its confidence is NaN, as is the confidence of padding where shorter
         batches of `x` differ in length.
 
         Args:
@@ -357,12 +357,12 @@ class SelectiveClassifier(AnsweringClassifier):
         batch_size: int | None = None,
         verbose: Any = "auto",
     ) -> dict[str, Any]:
-        """Returns the figures of the classifier on other labelled data than in `fit`.
+        """Evaluates the classifier on labelled data that `fit` has not used.
 
         Args:
             x: as in `fit`.
             y: as in `fit`.
-            delta: δ of the bound. Defaults to that of `fit`, or else 0.05.
+            delta: δ of the bound. Defaults to the δ of `fit`, or else 0.05.
             unknown: as in `fit`; other inputs than there.
             unknown_share: as in `fit`, by default the same.
             sample_weight: as in `fit`.
@@ -420,10 +420,10 @@ class SelectiveClassifier(AnsweringClassifier):
         batch_size: int | None = None,
         verbose: Any = "auto",
     ) -> DriftCheck:
-        """Tests whether new data are like those of the fit.
+        """Tests whether new data are like the data of the fit.
 
-        The confidences of new samples are compared with those of the fit by the test of
-        Kolmogorov and Smirnov, which needs no labels. If they come from the same
+        The Kolmogorov–Smirnov test compares the confidences of new samples with the
+        confidences of the fit, which needs no labels. If they come from the same
         distribution, it reports a drift with a probability of at most
         `false_alarm_rate`. That holds for one call: `monitor` makes a test that can be
         looked at after every batch of a stream.
@@ -474,8 +474,8 @@ class SelectiveClassifier(AnsweringClassifier):
         axis: int | None = None,
         decision_threshold: float | None = None,
     ) -> float:
-        """Returns how far the confidences of a model's outputs are from those of the
-        fit: the largest difference of the two CDFs, in [0, 1].
+        """Measures how far a model's confidences are from the confidences of the fit:
+        the largest difference of the two CDFs, in [0, 1].
 
         For `CalibrationMonitor(data, metrics=["nll", classifier.drift])`, which then
         logs `val_drift`: while a model trains on, it tells how far the threshold of
@@ -501,7 +501,7 @@ class SelectiveClassifier(AnsweringClassifier):
         return ks_distance(record.confidence, unit_means(confidence, weight, units))
 
     def monitor(self, *, false_alarm_rate: float = 0.01, seed: int = 0) -> DriftMonitor:
-        """Returns a sequential test of whether a stream is like the data of the fit.
+        """Creates a sequential test of whether a stream is like the data of the fit.
 
         Args:
             false_alarm_rate: probability of an alarm, ever, if nothing changes.

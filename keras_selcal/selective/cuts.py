@@ -93,7 +93,7 @@ class Cuts:
         rows = np.flatnonzero(weight > 0)
         if not len(rows):
             what = f"{n} samples that do not count" if n else "an empty array"
-            refuse("scores", what, "those of at least one sample that counts")
+            refuse("scores", what, "scores of at least one sample that counts")
         if np.isnan(s[rows]).any() or np.isposinf(s[rows]).any():
             refuse(
                 "scores", "NaN or +inf", "finite, or −inf for what is never accepted"
@@ -329,8 +329,8 @@ class Cuts:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Returns how many samples the starts accept, and their shares of δ.
 
-        If several risks are to hold, the starts are those of the risk that takes the
-        most samples.
+        If several risks are to hold, the risk that takes the most samples
+        decides the starts.
         """
         accepted = repeats * self.accepted
         found = []

@@ -74,8 +74,8 @@ def ks_test(reference: Any, new: Any) -> tuple[float, float]:
     D = max_t |F_n(t) − F_m(t)|,     p = P(D' ≥ D), D' of two samples of one population
     ```
 
-    The p-value is exact (it counts lattice paths) up to n·m = 2·10⁷, and that of
-    Kolmogorov's limit beyond. With ties it is conservative.
+    The p-value is exact (it counts lattice paths) up to n·m = 2·10⁷, and taken
+    from Kolmogorov's limit beyond. With ties it is conservative.
 
     Args:
         reference: n numbers.
@@ -126,7 +126,7 @@ def _p(p_value: float) -> str:
 
 
 class DriftCheck(NamedTuple):
-    """Whether new data are like those of the fit.
+    """Whether new data are like the data of the fit.
 
     Attributes:
         drifted: whether confidences differ: `p_value` ≤ `false_alarm_rate`.
@@ -159,12 +159,12 @@ class DriftCheck(NamedTuple):
     def __str__(self) -> str:
         verdict = "differ from" if self.drifted else "are like"
         text = (
-            f"The confidences of these {self.n:,} samples {verdict} those of the fit "
+            f"The confidences of these {self.n:,} samples {verdict} the ones of the fit "
             f"({_p(self.p_value)}; false alarm rate {self.false_alarm_rate:g}). "
             f"Coverage: {self.coverage:.1%}; at the fit {self.fitted_coverage:.1%}."
         )
         if self.risk_p_value is not None and not self.coverage:
-            text += " None was answered, so that nothing is known of the risk."
+            text += " None was answered: nothing is known about the risk."
         elif self.risk_p_value is not None:
             fate = "does not contradict" if self.risk_holds else "contradicts"
             text += (
@@ -187,8 +187,8 @@ class DriftMonitor:
     ```
 
     with κ in {−1, 0, 1}, averaged over J in {10⁻², 10⁻³, 10⁻⁴}. The confidences s_j are
-    those of the fit followed by those of the stream. As long as all are exchangeable,
-    the p_t are independent and uniform, so that the capital S, which starts at 1, is a
+    first the fit's, then the stream's. As long as all are exchangeable,
+    the p_t are independent and uniform, and the capital S, which starts at 1, is a
     martingale: it ever reaches 1/α with a probability of at most α (Ville's
     inequality), however long the stream is and however often one looks.
 

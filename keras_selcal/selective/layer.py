@@ -30,7 +30,7 @@ class SelectionLayer(AnswerLayer):
     sigmoid unit has probabilities (..., 2). With `multi_label=True` the other three
     have the labels in their last axis. Masked samples are not accepted.
 
-    The arguments are those of `SelectiveClassifier`, with a `CalibrationLayer` for the
+    It takes the arguments of `SelectiveClassifier`, with a `CalibrationLayer` for the
     calibrator, and what `fit` finds: `threshold`, one for each label with
     `multi_label=True` or for each predicted class with `per_class=True`, and the
     `FitRecord`. With `costs`, labels have the least expected cost, and confidence is

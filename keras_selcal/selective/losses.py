@@ -12,7 +12,7 @@ from keras_selcal.selective.costs import check_costs
 def answer_losses(
     y_true: Any, labels: Any, *, costs: Any = None, per: str | None = None
 ) -> np.ndarray:
-    """Returns the loss of each answer, for `select_threshold(losses=…)`.
+    """Computes the loss of each answer, for `select_threshold(losses=…)`.
 
     Formula:
 

@@ -239,7 +239,7 @@ class Policy:
         sample_weight: Any = None,
         groups: Any = None,
     ) -> DriftCheck:
-        """Tests whether new outputs are like those of the fit; with labels, also
+        """Tests whether new outputs are like the fitting data; with labels, also
         whether the errors contradict the promise. See `SelectiveClassifier.check`.
 
         Args:
@@ -273,7 +273,7 @@ class Policy:
         return self.record is not None and self.record.fingerprint == data.fingerprint
 
     def cuts(self, outputs: Any, labels: Any, groups: Any = None) -> list[Cuts]:
-        """Returns the thresholds that other labelled outputs than those of the fit
+        """Returns the thresholds that labelled outputs which the fit has not used
         offer, of each label.
         """
         data = _labelled(self._checked(outputs), labels, None, self.outputs, groups)

@@ -39,7 +39,7 @@ class RiskMonitor:
     are 2⁻⁸, …, 2³; they start after j = 0, 1, …, 8, 10, 12, 14, 16, 20, … samples, the
     i-th with w = 1/(i (i + 1)) of the capital. For losses of 0 and 1 a factor is
     1 + b (L_i − m), the bet of Waudby-Smith and Ramdas with a fixed b; for other losses
-    in [0, 1] it is smaller, so that the bound is valid and less sharp.
+    in [0, 1] it is smaller: the bound is valid and less sharp.
 
     Let m_i be the mean of L_i, given everything before. With probability 1 − δ, at all
     times at once, the mean of m_i over some period that ends now is at least the bound

@@ -28,21 +28,21 @@ def select_threshold(
     unknown: Any = None,
     unknown_share: float | None = None,
 ) -> float:
-    """Returns the confidence from which on a classifier should answer.
+    """Selects the confidence threshold above which a classifier answers.
 
     A sample is accepted where score ≥ threshold; equal scores are never split.
 
     - `coverage=κ`: the largest threshold that accepts at least a share κ.
     - `risk=r`: the threshold of largest coverage whose share of errors among the
       accepted samples is at most r. That share is of these samples only: on new ones
-      it exceeds r about half of the time, so that this gives a warning.
+      it exceeds r about half of the time; a warning says so.
     - `risk=r, delta=δ`: a threshold of large coverage whose true risk is at most r
       with probability 1 − δ over the samples (selection with guaranteed risk).
 
     The risk is the share of errors, or with `losses` the mean of any loss in [0, 1],
     among the accepted samples. Several risks can be held at once: the error of each
     class, precision and a cost (`answer_losses` computes them). Risks of decisions that
-    are not "accept or abstain", such as the recall of label sets, are those of
+    are not "accept or abstain", such as the recall of label sets, are controlled by
     `keras_selcal.conformal.control_risk`.
 
     Formula:
@@ -76,9 +76,9 @@ def select_threshold(
     The share of errors among accepted samples is at most r if and only if E[L_g] ≤ 0.
     The hypothesis E[L_g] > 0 is tested by betting (Waudby-Smith & Ramdas), which is
     valid for any distribution of at most `max_g n_g` samples a group, whatever the
-    dependence within groups. The risk is still that of a sample, not of a group. Losses
+    dependence within groups. The risk is still per sample, not per group. Losses
     between 0 and 1 are tested in the same way, each sample as a group. Of several risks
-    the largest p-value counts, so that δ is for all of them together.
+    the largest p-value counts: δ is for all of them together.
 
     With `unknown`, the population is a mixture: a share π of the inputs belongs to no
     class, and every answer to one of them is an error. From the scores of known and of

@@ -88,7 +88,7 @@ def combined(p: Any, csf: Any, xp: Any) -> Any:
 
 
 def mean_probabilities(stack: Any, *, from_logits: bool = False) -> Array:
-    """Returns the mean probabilities of a stack, (n, k), for every other function.
+    """Averages the probabilities of a stack, (n, k), for every other function.
 
     Args:
         stack: predictions (s, n, k), or (s, n, 1) or (s, n) of one sigmoid unit, of
@@ -104,7 +104,7 @@ def mean_probabilities(stack: Any, *, from_logits: bool = False) -> Array:
 
 
 def scores(stack: Any, csf: Any = "msp", *, from_logits: bool = False) -> Array:
-    """Returns the confidence of a stack, (n,).
+    """Computes the confidence of a stack, (n,).
 
     Formula:
 
@@ -144,7 +144,7 @@ def scores(stack: Any, csf: Any = "msp", *, from_logits: bool = False) -> Array:
 def combine(
     stack: Any, csf: Any = "neg_mutual_information", *, from_logits: bool = False
 ) -> Array:
-    """Returns logits (n, k) that hold the mean probability and a score of a stack.
+    """Combines a stack into logits (n, k) that hold its mean probability and a score.
 
     Formula:
 

@@ -124,7 +124,7 @@ class MCDropout(keras.layers.Wrapper):
 def mc_dropout(
     model: keras.Model, x: Any, passes: int = 20, *, batch_size: int = 32
 ) -> Array:
-    """Returns a stack of predictions with dropout on, (passes, n, k).
+    """Predicts a stack with dropout on, (passes, n, k).
 
     As `MCDropout`, for arrays. Warns if all passes give the same predictions.
 

@@ -44,7 +44,7 @@ def reliability(subject: Subject) -> str:
         return ""
     text = (
         "The cases are grouped by the model’s confidence. A calibrated model is right "
-        "in 80&nbsp;% of the cases in which it states 80&nbsp;%, so that its bars end "
+        "in 80&nbsp;% of the cases in which it states 80&nbsp;%, and its bars end "
         "at the thick lines, which mark what it states. Bars that end below them mean "
         "that the model is overconfident, bars that end above them that it is "
         "underconfident."

@@ -58,7 +58,7 @@ def metrics(subject: Subject) -> str:
     notes = ["* The value lies outside its interval."] if outside else []
     if subject.several and subject.first.bootstrap:
         notes.append(
-            "The models are evaluated on the same resamples, so that the difficulty of "
+            "The models are evaluated on the same resamples: the difficulty of "
             "a resample cancels in a difference. Undecided: its interval contains 0, "
             "and it may be due to chance. Among many metrics, one may be decided by "
             "chance, too."

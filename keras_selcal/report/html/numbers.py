@@ -16,7 +16,7 @@ def percent(share: float, decimals: int = 1) -> str:
     """
     if math.isnan(share):
         return NONE
-    # Rounds away the noise of summation order, so that a half stays a half.
+    # Rounds away the noise of summation order: a half stays a half.
     value = round(100 * share, 9)
     if value in (0.0, 100.0):
         return f"{value:.0f}{_SPACE}%"

@@ -43,7 +43,7 @@ SECTIONS = (
     Section("slices", "Slices", "Is it equally good for all?", slices),
     Section("sets", "Sets", "How many classes must it name?", prediction_sets),
     Section("unknown", "Unknown inputs", "Inputs it has never seen", unknown_inputs),
-    Section("drift", "Drift", "Are these data like those of the fit?", drift),
+    Section("drift", "Drift", "Are these data like the data of the fit?", drift),
     Section("mistakes", "Mistakes", "Its mistakes, or wrong labels?", mistakes),
     Section("metrics", "All metrics", "All metrics", metrics),
 )

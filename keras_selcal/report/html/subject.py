@@ -85,7 +85,7 @@ class Subject:
         return swatch(f"curve {line_style(index)}") + escape(self.names[index])
 
     def subheading(self, text: str) -> str:
-        """Returns a heading below that of a section, and of a model if several."""
+        """Returns a heading one level below the section, or the model if several."""
         return f"<h4>{text}</h4>" if self.several else f"<h3>{text}</h3>"
 
     def class_name(self, index: int) -> str:

@@ -35,13 +35,13 @@ def unknown_inputs(subject: Subject) -> str:
         use = f"{round_percent(share)} of all inputs in use"
     return (
         f"<p>{count(models[0].m)} inputs belong to none of the classes. Whatever the "
-        "model answers to them is wrong, so that it should be less confident than "
+        "model answers to them is wrong, so it should be less confident than "
         "about the cases that it knows.</p>"
         f'<div class="pair"><figure>{_picture(subject, models)}{legend}</figure>'
         f"<div>{words}</div></div>"
         "<p>“All metrics” has the figures with their intervals; <code>scod_aurc</code> "
         f"takes unknown inputs to be {use}. They hold for unknown inputs like these: "
-        "those of another kind may be easier or harder to notice.</p>"
+        "other kinds may be easier or harder to notice.</p>"
     )
 
 
@@ -89,7 +89,7 @@ def _in_words(subject: Subject, index: int) -> str:
 
 
 def _picture(subject: Subject, models: list[UnknownInputs]) -> str:
-    """Returns the share of unknown inputs answered against that of known cases."""
+    """Draws the share of unknown inputs answered against the share of known cases."""
     axes, lines, ends = Axes(1.0), "", []
     corners = [f"{axes.x(x):.1f} {axes.y(x):.1f}" for x in (0, 1)]
     for i, model in enumerate(models):
