@@ -235,7 +235,7 @@ class OneOutput:
             return value[self.name]
         if are_several(value):
             if isinstance(self.key, str) or self.number not in (None, len(value)):
-                allowed = f"labels of output {self.name!r}, or of all outputs"
+                allowed = f"given for output {self.name!r} alone, or for all outputs"
                 refuse(argument, f"{len(value)} arrays", allowed)
             return value[self.key]
         return value
@@ -282,4 +282,5 @@ def map_output(
     found, key = model.output, output.key
     outputs = dict(found) if isinstance(found, dict) else list(found)
     outputs[key] = layer(found[key])
-    return keras.Model(model.input, outputs, name=f"{layer.name}_of_{model.name}")
+    name = f"{layer.name}_of_{model.name}"
+    return KerasSelcalModel(model.input, outputs, name=name)

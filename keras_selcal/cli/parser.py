@@ -31,9 +31,9 @@ With --multi-label, `labels` are multi-hot, (n, k); in a table the column `label
 the true labels, separated by semicolons.
 
 Classes are known by their names: two files are matched by name, in any order. Names
-that are numbers (2, 0, 1), or 0 … k-1 beside the same text (class_0, class_10, class_2),
-are class numbers. A label is a name or such a number; if names are no numbers, it may
-also be a position, counted from 0.
+that are numbers (2, 0, 1), or 0 … k-1 beside the same text (class_0, class_10), are
+class numbers. A label is a name or such a number; if names are no numbers, it may also
+be a position, counted from 0.
 """
 
 # What each command does, and examples.

@@ -159,7 +159,7 @@ class DriftCheck(NamedTuple):
     def __str__(self) -> str:
         verdict = "differ from" if self.drifted else "are like"
         text = (
-            f"The confidences of these {self.n:,} samples {verdict} the ones of the fit "
+            f"The confidences of these {self.n:,} samples {verdict} the fitted ones "
             f"({_p(self.p_value)}; false alarm rate {self.false_alarm_rate:g}). "
             f"Coverage: {self.coverage:.1%}; at the fit {self.fitted_coverage:.1%}."
         )
