@@ -205,23 +205,27 @@ class PriorCorrection(Calibrator):
         *,
         sample_weight: Any = None,
         from_logits: bool | None = None,
+        output: str | int | None = None,
         batch_size: int | None = None,
         verbose: Any = "auto",
     ) -> P:
         """Estimates `target` from a model's outputs, and returns the calibrator.
 
         Args:
-            model: a Keras model with one output.
+            model: a Keras model.
             x: inputs, in any form that `keras.Model.predict` takes.
             y: not used.
             sample_weight: weights, if `x` is arrays.
             from_logits: as in `Calibrator.fit_model`.
+            output: the name or index of one of several outputs.
             batch_size: used if `x` is arrays.
             verbose: whether a progress bar is shown, as in `keras.Model.predict`.
         """
         require_backend()
         from keras_selcal._predictions.data import predict_masked
+        from keras_selcal._predictions.models import OneOutput
 
+        model = OneOutput.of(model, output).model
         outputs = self.outputs_of(model, from_logits)
         found, mask = predict_masked(model, x, batch_size, verbose, outputs.axis)
         if mask is not None:

@@ -218,8 +218,8 @@ def _from_table(
     if twice:
         fail(path, f"two columns have the name {twice[0]!r}")
     # One look-up for each name: there may be thousands of classes.
-    others = {"label", *extra}
-    classes = [name for name in head if name not in others]
+    no_classes = {"label", *extra}
+    classes = [name for name in head if name not in no_classes]
     letter = "".join({name[:1] for name in classes})
     names: list[str] | None = None
     if len(classes) == 1 and not multi_label:

@@ -160,7 +160,8 @@ def record_of(
         (0.0, 0.0, 0.0) if part is None else (*part.at(at), part.total)
         for part, at in zip(cuts, thresholds, strict=True)
     ]
-    multi_label, per_class = data.outputs.multi_label, {}
+    multi_label = data.outputs.multi_label
+    per_class: dict[str, Any] = {}
     accepted, errors, total = np.array(counted).T
     if not multi_label and len(cuts) > 1:
         shares, risks, _ = _figures(cuts, thresholds, DEFAULT_DELTA)

@@ -324,7 +324,7 @@ def test_bad_labels(form):
     classifier = SelectiveClassifier(two_headed(form), output=NAMES[form][0])
     for y, error in (
         ({"other": kind}, "`y` must be a dict with the key 'kind"),
-        ([kind, urgent, urgent], "`y` must be those of output 'kind"),
+        ([kind, urgent, urgent], "`y` must be given for output 'kind"),
         ({"kind": kind[:9], "kind_head": kind[:9]}, "`x` must be arrays of one length"),
     ):
         with pytest.raises(ValueError, match=error):
