@@ -46,7 +46,9 @@ def _split(z: Any, xp: Any) -> tuple[Any, Any]:
 
 def _is_at(index: Any, x: Any, xp: Any) -> Any:
     """Returns where an index (..., 1) of the last axis of x is."""
-    return xp.equal(arange(x.shape[-1], "int32", xp), index)
+    # As floats: TensorFlow computes with int32 on the host.
+    places = arange(x.shape[-1], "float32", xp)
+    return xp.equal(places, cast(index, "float32", xp))
 
 
 def _msp(p: Any, xp: Any) -> Any:

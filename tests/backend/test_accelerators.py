@@ -1,5 +1,6 @@
 """What a GPU or TPU would run, on a machine that has none."""
 
+import collections
 import functools
 import json
 import re
@@ -240,6 +241,49 @@ def test_tensorflow_graphs_and_xla_equal_eager(kind):
                 np.testing.assert_allclose(
                     one, other, rtol=1e-4, atol=1e-6, err_msg=name
                 )
+
+
+# Arithmetic that TensorFlow's GPU kernels do on the host if it is with int32.
+ARITHMETIC = set(
+    "AddV2 Sub Mul FloorDiv FloorMod Maximum Minimum Less LessEqual Greater GreaterEqual "
+    "Equal NotEqual Sum Max Min Prod Cumsum Neg Abs SelectV2".split()
+)
+# What Keras's `take` does with indices, which may be negative, and its `cumsum`.
+OF_KERAS = {"Less": 2, "AddV2": 2, "SelectV2": 2, "Maximum": 2, "GreaterEqual": 2}
+
+
+def depends_on_data(op, seen):
+    if op.type == "Placeholder":
+        return True
+    seen.add(op)
+    return any(depends_on_data(x.op, seen) for x in op.inputs if x.op not in seen)
+
+
+@on_tensorflow
+@pytest.mark.parametrize("kind", ["losses", "metrics"])
+def test_tensorflow_computes_no_int32_on_the_host(kind):
+    import tensorflow as tf
+
+    for name, step, form in made_once(kind):
+        given = {k: tf.convert_to_tensor(x) for k, x in cases.arrays(form).items()}
+
+        def run(y_pred, step=step, **given):
+            with tf.GradientTape() as tape:
+                tape.watch(y_pred)
+                value = step(y_pred=y_pred, **given)
+            return value if kind == "metrics" else tape.gradient(value, y_pred)
+
+        graph = tf.function(run).get_concrete_function(**given).graph
+        found = collections.Counter(
+            op.type
+            for op in graph.get_operations()
+            if op.type in ARITHMETIC
+            and all(x.dtype in (tf.int32, tf.bool) for x in op.inputs[:2])
+            and any(x.dtype == tf.int32 for x in op.inputs)
+            and depends_on_data(op, set())
+        )
+        plain = name in ("au-msp-logits", "aurc-msp-logits", "focal-logits")
+        assert found <= collections.Counter({} if plain else OF_KERAS), name
 
 
 METRICS = {**cases.RANKING_METRICS, **cases.METRICS}
