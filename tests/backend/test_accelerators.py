@@ -244,10 +244,29 @@ def test_tensorflow_graphs_and_xla_equal_eager(kind):
 
 
 # Arithmetic that TensorFlow's GPU kernels do on the host if it is with int32.
-ARITHMETIC = set(
-    "AddV2 Sub Mul FloorDiv FloorMod Maximum Minimum Less LessEqual Greater GreaterEqual "
-    "Equal NotEqual Sum Max Min Prod Cumsum Neg Abs SelectV2".split()
-)
+ARITHMETIC = {
+    "AddV2",
+    "Sub",
+    "Mul",
+    "FloorDiv",
+    "FloorMod",
+    "Maximum",
+    "Minimum",
+    "Less",
+    "LessEqual",
+    "Greater",
+    "GreaterEqual",
+    "Equal",
+    "NotEqual",
+    "Sum",
+    "Max",
+    "Min",
+    "Prod",
+    "Cumsum",
+    "Neg",
+    "Abs",
+    "SelectV2",
+}
 # What Keras's `take` does with indices, which may be negative, and its `cumsum`.
 OF_KERAS = {"Less": 2, "AddV2": 2, "SelectV2": 2, "Maximum": 2, "GreaterEqual": 2}
 
