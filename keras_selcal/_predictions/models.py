@@ -135,8 +135,13 @@ def append_layer(
     With `others`, it is `layer(model(inputs), *others)`, of a list of inputs.
     """
     check_extensible(model)
-    sequential = isinstance(model, keras.Sequential)
-    inputs = model.inputs[0] if sequential else model.input
+    if isinstance(model, keras.Sequential):
+        # Without an Input of its own, it has the size of the first batch it has seen.
+        first = model.inputs[0]
+        shape = (None, *first.shape[1:])
+        inputs = keras.Input(batch_shape=shape, dtype=first.dtype, name=first.name)
+    else:
+        inputs = model.input
     outputs = layer(model(inputs), *others)
     inputs = [inputs, *others] if others else inputs
     return KerasSelcalModel(inputs, outputs, name=f"{layer.name}_of_{model.name}")
@@ -194,7 +199,9 @@ class OneOutput:
             refuse("output", output, "the name or index of an output, or None")
         found = getattr(model, "output", None) if _is_functional(model) else None
         if found is None:
-            if output is None:
+            if isinstance(model, keras.Sequential) and output not in (None, 0, -1):
+                refuse("output", output, "None: the model has one output")
+            if output is None or isinstance(model, keras.Sequential):
                 return cls(model)
             return cls(_Part(model, output), output, str(output))
         if isinstance(found, keras.KerasTensor):

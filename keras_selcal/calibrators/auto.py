@@ -138,7 +138,8 @@ class AutoCalibration(Calibrator):
             if not isinstance(candidates, Sequence):
                 refuse("candidates", candidates, allowed)
             for each in candidates:
-                if not isinstance(each, Calibrator) or each.fitted:
+                nested = isinstance(each, AutoCalibration)
+                if not isinstance(each, Calibrator) or each.fitted or nested:
                     refuse("candidates", candidates, allowed)
                 for name, value in self.outputs.config("multi_label", "axis").items():
                     if getattr(each.outputs, name) != value:
@@ -156,7 +157,8 @@ class AutoCalibration(Calibrator):
 
     @property
     def calibrator(self) -> Calibrator:
-        return self._chosen()._with_parameters(self.parameters, self._fitted)
+        parameters = self.parameters
+        return self._chosen()._with_parameters(parameters, self._fitted)
 
     def _chosen(self) -> Calibrator:
         assert self._fitted is not None

@@ -13,10 +13,10 @@ from keras_selcal._predictions.models import OneOutput, append_layer, gives_logi
 from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._saving import deserialize_if_config
 from keras_selcal._validation import refuse
-from keras_selcal.calibrators import AutoCalibration, Calibrator
+from keras_selcal.calibrators import Calibrator
 from keras_selcal.calibrators.layer import CalibrationLayer
 from keras_selcal.selective.answers import calibrate, decide
-from keras_selcal.selective.data import SelectionData
+from keras_selcal.selective.data import SelectionData, check_calibrator
 from keras_selcal.selective.record import Record
 
 C = TypeVar("C", bound="AnsweringClassifier")
@@ -121,15 +121,7 @@ class AnsweringClassifier:
             axis,
             decision_threshold,
         )
-        if isinstance(calibrator, str) and calibrator == "auto":
-            calibrator = AutoCalibration(multi_label=multi_label, axis=axis)
-        if calibrator is not None:
-            if not isinstance(calibrator, Calibrator):
-                allowed = 'a calibrator of keras_selcal, "auto", or None'
-                refuse("calibrator", calibrator, allowed)
-            for name, value in self.outputs.config("multi_label", "axis").items():
-                if getattr(calibrator.outputs, name) != value:
-                    refuse("calibrator", calibrator, f"one with {name}={value}")
+        calibrator = check_calibrator(calibrator, self.outputs)
         self.model = model
         # The calibrator that each `fit` starts from, and the one that it has fitted.
         self._given_calibrator = self.calibrator = calibrator

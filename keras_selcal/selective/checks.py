@@ -68,6 +68,12 @@ def check_drift(
     distance, p_value = ks_test(record.confidence, new)
     risk = {}
     if data is not None:
+        if record.unknown_share is not None:
+            raise ValueError(
+                "The risk was promised for a mixture with unknown inputs, which "
+                "labelled samples alone do not show: call `check` without labels, or "
+                "`SelectiveClassifier.evaluate` with `unknown`."
+            )
         per_class = bool(np.ndim(threshold)) and not selection.outputs.multi_label
         cuts = data.class_cuts(answer) if per_class else data.cuts(answer)
         risk = _risk_check(cuts, threshold, record, rate)

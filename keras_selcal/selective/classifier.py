@@ -313,6 +313,7 @@ class SelectiveClassifier(AnsweringClassifier):
             choice=choice,
             abstain_cost=abstain_cost,
             unknown_share=share,
+            fingerprint=given.fingerprint,
             **further,
         )
         several = per_class or self.outputs.multi_label
@@ -330,8 +331,8 @@ class SelectiveClassifier(AnsweringClassifier):
         """Predicts labels (−1 for an abstention), which are accepted, and confidences.
 
         Masked tokens are not accepted, nor is a sample for which the model gives NaN:
-        its confidence is NaN, as is the confidence of padding where shorter
-        batches of `x` differ in length.
+        its confidence is NaN, and so is the confidence of padding, where batches of `x`
+        differ in length.
 
         Args:
             x: inputs, in any form that `keras.Model.predict` takes.
@@ -394,6 +395,9 @@ class SelectiveClassifier(AnsweringClassifier):
             unknown_share = selection.record.unknown_share
         others = {"costs": selection.costs, "groups": groups}
         share = check_unknown(unknown, unknown_share, others)
+        per_class = np.ndim(selection.threshold) and not self.outputs.multi_label
+        if share is not None and per_class:
+            refuse("unknown", "inputs", "None after a fit with `per_class=True`")
         groups = FIRST_AXIS if groups is None else groups
         arguments = x, y, sample_weight, groups, batch_size, verbose
         data, digest = self._read_new(*arguments)

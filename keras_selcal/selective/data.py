@@ -12,7 +12,7 @@ from keras_selcal._arrays import Array, to_floats, to_numpy
 from keras_selcal._predictions.outputs import Outputs, broadcast_weight
 from keras_selcal._predictions.samples import check_outputs
 from keras_selcal._validation import check_groups, refuse
-from keras_selcal.calibrators import Calibrator
+from keras_selcal.calibrators import AutoCalibration, Calibrator
 from keras_selcal.selective.cuts import Cuts
 
 FIRST_AXIS = "first_axis"
@@ -298,3 +298,19 @@ def units_of(groups: Any, samples: tuple[int, ...]) -> Array:
     order = np.argsort(np.argsort(first))[index].reshape(groups.shape)
     missing = (1,) * (len(samples) - order.ndim)
     return np.broadcast_to(order.reshape(order.shape + missing), samples)
+
+
+def check_calibrator(calibrator: Any, outputs: Outputs) -> Calibrator | None:
+    """Returns the calibrator that a user gives for such outputs, or None."""
+    options = outputs.config("multi_label", "axis")
+    if isinstance(calibrator, str) and calibrator == "auto":
+        return AutoCalibration(**options)
+    if calibrator is None:
+        return None
+    if not isinstance(calibrator, Calibrator):
+        allowed = 'a calibrator of keras_selcal, "auto", or None'
+        refuse("calibrator", calibrator, allowed)
+    for name, value in options.items():
+        if getattr(calibrator.outputs, name) != value:
+            refuse("calibrator", calibrator, f"one with {name}={value}")
+    return calibrator

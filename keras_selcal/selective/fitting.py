@@ -192,7 +192,6 @@ def record_of(
             for name, value in further.items()
         },
         confidence=reference_sample(unit_means(confidence, data.weight, data.units)),
-        fingerprint=data.fingerprint,
         **per_class,
     )
 

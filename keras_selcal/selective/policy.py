@@ -25,7 +25,12 @@ from keras_selcal.csf.score import BuiltIn, ConfidenceScore
 from keras_selcal.selective.answers import calibrate, decide, score
 from keras_selcal.selective.checks import check_drift, counted, promise
 from keras_selcal.selective.cuts import Cuts
-from keras_selcal.selective.data import FIRST_AXIS, SelectionData, check_finite
+from keras_selcal.selective.data import (
+    FIRST_AXIS,
+    SelectionData,
+    check_calibrator,
+    check_finite,
+)
 from keras_selcal.selective.drift import DriftCheck, check_rate
 from keras_selcal.selective.fitting import choose_score, record_of, select_each
 from keras_selcal.selective.json_files import read_json, to_array, write_json
@@ -87,6 +92,8 @@ class Policy:
         k = check_count("num_outputs", self.num_outputs)
         names = self.class_names
         if names is not None:
+            if isinstance(names, str) or not isinstance(names, Sequence | np.ndarray):
+                refuse("class_names", names, f"{self.num_classes} different names")
             names = tuple(str(name) for name in names)
             if len(names) != self.num_classes or len(set(names)) < len(names):
                 refuse("class_names", names, f"{self.num_classes} different names")
@@ -128,7 +135,7 @@ class Policy:
         coverage: float | None = None,
         risk: float | None = None,
         delta: float | None = None,
-        calibrator: Calibrator | None = None,
+        calibrator: Calibrator | str | None = None,
         csf: Any = "msp",
         from_logits: bool = True,
         multi_label: bool = False,
@@ -170,6 +177,8 @@ class Policy:
         data = _labelled(outputs, labels, sample_weight, meaning, groups)
         if delta is not None:
             data.warn_if_dependent()
+        fingerprint = data.fingerprint
+        calibrator = check_calibrator(calibrator, meaning)
         half, data, calibrator = data.split(calibrator, automatic)
         choice = None
         if automatic:
@@ -189,6 +198,7 @@ class Policy:
             delta=delta,
             confidence=answer["confidence"],
             choice=choice,
+            fingerprint=fingerprint,
         )
         return cls.of_outputs(
             meaning,
@@ -445,10 +455,13 @@ def _csf_of(name: str, from_logits: bool, p: float | None = None) -> ConfidenceS
 
 
 def _record_of(entry: dict[str, Any]) -> FitRecord:
-    figures = ("coverage", "selective_risk", "bound", "confidence")
+    others = ("n", "groups", "date", "choice", "fingerprint")
     values = {
-        name: to_array(x).tolist() if name in figures and x is not None else x
+        name: x if x is None or name in others else to_array(x).tolist()
         for name, x in entry.items()
     }
+    for name in ("n", "groups"):
+        if not isinstance(values.get(name), int | None):
+            raise ValueError(f"`{name}` of the record must be a whole number")
     record: FitRecord = FitRecord.from_dict(values)
     return record

@@ -284,3 +284,11 @@ def test_a_rare_class_may_miss_in_a_fold():
     calibrator = AutoCalibration([TemperatureScaling(), VectorScaling()]).fit(z, y)
     assert np.isfinite(calibrator(z)).all()
     assert np.isfinite([row.log_loss for row in calibrator.scores]).all()
+
+
+@pytest.mark.backend_free
+def test_nested_and_not_fitted():
+    with pytest.raises(ValueError, match="`candidates` must be"):
+        AutoCalibration([AutoCalibration()])
+    with pytest.raises(ValueError, match="not fitted yet"):
+        _ = AutoCalibration().calibrator

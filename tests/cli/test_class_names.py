@@ -252,7 +252,9 @@ def test_classes_of_two_files_are_matched_by_name(capsys, suffix, names):
         ["threshold", a, "--coverage", "0.5", "--test", b],
     ):
         lists = ", ".join([*permuted[:2], "yak"]), ", ".join(names)
-        refused(capsys, arguments, f"classes {lists[0]} are not those of a.", lists[1])
+        refused(
+            capsys, arguments, f"classes {lists[0]} are not the classes of a.", lists[1]
+        )
 
 
 def test_parameters_are_in_the_order_of_the_file_of_the_fit():

@@ -175,7 +175,7 @@ def test_bad_arguments_of_the_other_commands_are_one_line(capsys):
     for arguments, told in (
         (["compare", "a.npz"], "two or more files"),
         (["calibrate", "bare.npz"], "needs the key `labels`. Found: logits"),
-        (["calibrate", "a.npz", "--apply", "two.npz"], "as many classes as those of a"),
+        (["calibrate", "a.npz", "--apply", "two.npz"], "as many classes as a"),
         (["calibrate", "a.npz", "--apply", "p.npz"], "both files must hold logits"),
         (["calibrate", "a.npz", "-o", "x.txt"], "must end in .npz or .csv or .parquet"),
         (["calibrate", "a.npz", "-o", "calibrator.npz"], "need two files"),

@@ -279,7 +279,7 @@ def test_bad_arguments_are_one_line_and_exit_code_2(tmp_path, capsys):
         (["d.npz"], "not a .npz archive but a .npy array"),
         (["e.npz"], "the file is empty"),
         (["a.npz", "sub/a.npz"], "two models have the name a; give"),
-        (["a.npz", "b.npz"], "b.npz: the labels differ from those of a.npz"),
+        (["a.npz", "b.npz"], "b.npz: the labels differ from the labels in a.npz"),
         (["a.npz", "-o", "x/y.html"], "there is no folder x"),
         (["a.npz", "--bootstrap", "-3"], "`bootstrap` must be"),
         (["a.npz", "--csf", "odds"], "invalid choice"),

@@ -262,8 +262,8 @@ def test_errors_are_one_sentence_and_write_nothing(tmp_path, capsys):
     before = sorted(path.name for path in tmp_path.iterdir())
     for arguments, told in (
         (["apply", "policy.json", "probs.npz"], "must hold logits, which policy.json"),
-        (["apply", "policy.json", "four.npz"], "as many classes as those of policy"),
-        (["apply", "policy.json", "names.npz"], "are not those of policy.json"),
+        (["apply", "policy.json", "four.npz"], "as many classes as policy"),
+        (["apply", "policy.json", "names.npz"], "are not the classes of policy.json"),
         (["apply", "newer.json", "new.npz"], "newer keras_selcal"),
         (["apply", "bad.json", "new.npz"], "saved by `Policy.save`"),
         (["apply", "none.json", "new.npz"], "none.json"),

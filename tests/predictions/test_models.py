@@ -73,3 +73,14 @@ def test_an_error_names_the_library_that_was_not_imported(tmp_path, monkeypatch)
     monkeypatch.delitem(known, "keras_selcal>KerasSelcalModel")
     with pytest.raises(TypeError, match="locate class 'KerasSelcalModel'"):
         keras.saving.load_model(tmp_path / "wrapped.keras")
+
+
+def test_the_batch_size_is_free_without_an_input():
+    """A Sequential model without an Input has the size of its first batch."""
+    x, y = draw(n=64)
+    model = keras.Sequential([keras.layers.Dense(3)])
+    model(x[:32])
+    classifier = SelectiveClassifier(model).fit(x, y, coverage=0.9, verbose=0)
+    wrapped = TemperatureScaling().fit_model(model, x, y, verbose=0).wrap(model)
+    for made in (classifier.as_model(), wrapped):
+        assert made.inputs[0].shape == (None, 3)

@@ -228,3 +228,34 @@ def test_the_guarantee_holds_for_all_classes_by_simulation():
     assert failed / draws <= delta + 4 * math.sqrt(delta * (1 - delta) / draws)
     # Most use what they may.
     assert np.median(reached, axis=0).min() > 0.6 * r
+
+
+def test_not_with_unknown_inputs():
+    x, y = draw(n=300, seed=1)
+    with pytest.raises(ValueError, match=r"`unknown` must be None after .*per_class"):
+        fitted().evaluate(x, y, unknown=x, unknown_share=0.1, verbose=0)
+    for options in (
+        {"costs": 1 - np.eye(3)},
+        {"risk": 0.1, "delta": 0.1, "unknown": x},
+    ):
+        share = {"unknown_share": 0.1} if "unknown" in options else {}
+        with pytest.raises(ValueError, match="`per_class` must be False with"):
+            SelectiveClassifier(identity(3)).fit(
+                x, y, per_class=True, verbose=0, **options, **share
+            )
+
+
+def test_a_record_is_whole_after_a_file(tmp_path):
+    """A class that is never predicted has figures of NaN."""
+    z, y = draw()
+    z = np.concatenate([z, np.full((len(z), 1), -30, "float32")], axis=1)
+    with pytest.warns(UserWarning, match="never answered"):
+        classifier = SelectiveClassifier(identity(4)).fit(
+            z, y, risk=0.05, delta=0.1, per_class=True, verbose=0
+        )
+    classifier.to_policy().save(tmp_path / "policy.json")
+    found = Policy.load(tmp_path / "policy.json").record
+    for name in ("class_coverage", "class_risk", "bound"):
+        np.testing.assert_array_equal(
+            getattr(found, name), getattr(classifier.record, name)
+        )

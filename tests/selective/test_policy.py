@@ -365,3 +365,26 @@ def test_parameters_are_those_of_the_file(tmp_path):
     np.testing.assert_array_equal(accepted, policy.predict(x).accepted)
     record = entries["record"]
     assert (record["bound"], record["delta"], record["n"]) == (0.4, 0.1, 300)
+
+
+@alone
+def test_auto_and_bad_arguments():
+    x, y = draw()
+    policy = Policy.fit(x, y, coverage=0.9, calibrator="auto")
+    assert policy.calibrator.chosen
+    for options, name in (
+        ({"calibrator": "best"}, "calibrator"),
+        ({"calibrator": TemperatureScaling(multi_label=True)}, "calibrator"),
+        ({"class_names": "abcd"}, "class_names"),
+        ({"class_names": 4}, "class_names"),
+    ):
+        with pytest.raises(ValueError, match=f"`{name}` must be"):
+            Policy.fit(x, y, coverage=0.9, **options)
+
+
+def test_costs_have_no_policy():
+    x, y = draw()
+    classifier = SelectiveClassifier(identity(x.shape[1]))
+    classifier.fit(x, y, costs=1 - np.eye(x.shape[1]), verbose=0)
+    with pytest.raises(ValueError, match="fitted with `costs`"):
+        classifier.to_policy()

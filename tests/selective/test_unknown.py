@@ -332,3 +332,20 @@ def test_tokens_and_several_labels_are_refused():
     several = SelectiveClassifier(identity(3), multi_label=True)
     with pytest.raises(ValueError, match="`unknown` must be None unless each"):
         several.fit(x, np.eye(3)[y], unknown=x, **given)
+
+
+def test_check_knows_the_mixture():
+    x, y = draw(n=1500)
+    classifier = SelectiveClassifier(identity())
+    options = {"unknown": strange(), "unknown_share": 0.1, "verbose": 0}
+    classifier.fit(x, y, risk=0.3, delta=0.1, **options)
+    policy = classifier.to_policy()
+    with pytest.raises(ValueError, match="mixture with unknown inputs"):
+        classifier.check(*draw(n=300, seed=1), verbose=0)
+    with pytest.raises(ValueError, match="mixture with unknown inputs"):
+        policy.check(*draw(n=300, seed=1))
+    both = np.concatenate([draw(n=270, seed=1)[0], strange(30, seed=6)])
+    assert not classifier.check(both, verbose=0).drifted
+    # The record names the data that were given, without the unknown inputs.
+    plain = SelectiveClassifier(identity()).fit(x, y, coverage=0.9, verbose=0)
+    assert classifier.record.fingerprint == plain.record.fingerprint
