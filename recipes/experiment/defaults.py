@@ -53,9 +53,13 @@ class Candidate(NamedTuple):
 
 DEFAULT = Candidate(0.1, 0.75, 0.0)
 CANDIDATES = (
-    *(Candidate(*one, 0.0) for one in itertools.product((0.1, 0.3, 0.76), (0.75, 1.0))),
+    *(
+        Candidate(*one, 0.0)
+        for one in itertools.product((0.1, 0.3, 0.76, 2.0), (0.75, 1.0))
+    ),
     *(Candidate(nu, 0.75, 0.3) for nu in (0.3, 0.76)),
     *(Candidate(0.76, kappa, 1.0) for kappa in (0.75, 1.0)),
+    Candidate(2.0, 0.75, 1.0),
 )
 
 
