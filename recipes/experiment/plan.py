@@ -28,7 +28,9 @@ class Bed(NamedTuple):
 
 BEDS = {
     "fashion": Bed("Fashion-MNIST, ResNet-8", "fashion-mnist", "resnet8_folded", 6, 5),
-    "cifar10": Bed("CIFAR-10, ResNet-20", "cifar10", "resnet20", 60, 3, subset=10_000),
+    "cifar10": Bed(
+        *("CIFAR-10, ResNet-20", "cifar10", "resnet20_folded", 60, 3), subset=10_000
+    ),
 }
 
 # Half a cosine from 0.1, momentum 0.9 and batches of 128, which are the data sets'

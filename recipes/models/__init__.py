@@ -47,6 +47,7 @@ _MODELS = {
         "resnet:cifar_resnet", (28, 28, 1), {"depth": 8, "fold": 2}
     ),
     "resnet20": _small("resnet:cifar_resnet", depth=20),
+    "resnet20_folded": _small("resnet:cifar_resnet", depth=20, fold=2),
     "resnet56": _small("resnet:cifar_resnet", depth=56),
     "resnet110_basic": _small("resnet:cifar_resnet", depth=110),
     "preresnet56_basic": _small("preresnet:preresnet", blocks=9),
