@@ -203,6 +203,7 @@ class SelectiveClassifier(AnsweringClassifier):
         answered with class c, at most a share r is wrong, for every c. With `delta`
         this holds for all classes at once with probability 1 − δ (each is tested at
         δ/k). A class for which it is not possible is never answered, with a warning.
+
         With `costs` there is nothing to select: the decisions follow from the
         probabilities (`least_cost`). The data fit the calibrator, if that is not fitted
         yet, and the rest shows what the decisions cost. Use a calibrator: the decisions
