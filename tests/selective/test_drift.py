@@ -141,7 +141,9 @@ def test_labels_in_a_data_set_are_used(fitted, rng):
     alone = fitted.check([(x,)], verbose=0)
     assert alone.selective_risk is None
     assert alone.p_value == expected.p_value
-    with pytest.raises(ValueError, match=r"`model\(x\)` must be outputs for at least one"):
+    with pytest.raises(
+        ValueError, match=r"`model\(x\)` must be outputs for at least one"
+    ):
         fitted.check(x, sample_weight=np.zeros(96), verbose=0)
 
 
