@@ -124,8 +124,26 @@ def check_labels(
 
 def check_probabilities(rows: np.ndarray, argument: str = "y_pred") -> None:
     """Checks the values of probabilities (n, k); rows with NaN are not checked."""
+    bad = _no_probabilities(rows)
+    if bad.any():
+        refuse(
+            argument,
+            _first(rows, bad),
+            "probabilities in [0, 1] that sum to 1 in each row (pass "
+            "`from_logits=True` if they are logits, `multi_label=True` if they are "
+            "independent sigmoids)",
+        )
+
+
+def are_probabilities(rows: np.ndarray) -> bool:
+    """Returns whether all rows (n, k) without NaN are probabilities."""
+    return not _no_probabilities(rows).any()
+
+
+def _no_probabilities(rows: np.ndarray) -> np.ndarray:
+    """Returns which rows (n, k) without NaN are no probabilities."""
     if len(rows) == 0:
-        return
+        return np.zeros(0, bool)
     low, high = -RANGE_TOLERANCE, 1 + RANGE_TOLERANCE
     with np.errstate(invalid="ignore"):
         # Over a short last axis, NumPy's product is many times faster than its sum.
@@ -137,14 +155,7 @@ def check_probabilities(rows: np.ndarray, argument: str = "y_pred") -> None:
         # The extremes of all rows are cheap; only with NaN each row is looked at.
         if not bounded and not (least >= low and rows.max() <= high):
             bad |= (rows.min(axis=-1) < low) | (rows.max(axis=-1) > high)
-    if bad.any():
-        refuse(
-            argument,
-            _first(rows, bad),
-            "probabilities in [0, 1] that sum to 1 in each row (pass "
-            "`from_logits=True` if they are logits, `multi_label=True` if they are "
-            "independent sigmoids)",
-        )
+    return np.asarray(bad)
 
 
 def check_logits(rows: np.ndarray, events: bool, argument: str = "y_pred") -> None:
@@ -258,3 +269,16 @@ def check_groups(groups: np.ndarray) -> np.ndarray:
             some = groups.reshape(-1)[:2].tolist()
             refuse("groups", some, "numbers or words, not a mixture")
     return groups
+
+
+def check_class_names(class_names: Any, num_classes: int) -> list[str] | None:
+    """Returns a name for each class, or None."""
+    if class_names is None:
+        return None
+    allowed = f"{num_classes} names, one for each class"
+    if isinstance(class_names, str) or not isinstance(class_names, Collection):
+        refuse("class_names", class_names, allowed)
+    names = [str(name) for name in class_names]
+    if len(names) != num_classes:
+        refuse("class_names", names, allowed)
+    return names

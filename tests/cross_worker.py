@@ -29,12 +29,12 @@ NETWORKS = ("cifar_resnet", "vit", "swin")
 WRAPPED = ("wrapped", "callback")
 
 
-def trained(*callbacks):
+def trained(*callbacks, model=None):
     """Returns a network that was compiled and trained: its optimizer can be a class of
     this backend.
     """
     x, y = draw()
-    model = network()
+    model = model or network()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("adam", loss, metrics=["accuracy"])
     model.fit(x, y, batch_size=300, verbose=0, callbacks=[*callbacks])
@@ -61,10 +61,15 @@ def selective():
     )
     decided = SelectiveClassifier(network())
     decided.fit(x, y, costs=3 - 2 * np.eye(3), abstain_cost=1.4, verbose=0)
+    # A network with a part that was compiled and trained before.
+    inputs = keras.Input(x.shape[1:])
+    whole = keras.Model(inputs, layers.Dense(3, name="head")(trained()(inputs)))
+    nested = SelectiveClassifier(trained(model=whole), calibrator="auto")
     padded, ids = SelectiveClassifier(tokens), np.arange(200).reshape(50, 4) % 9
     return {
         "plain": (plain.fit(x, y, coverage=0.6, verbose=0), x),
         "decided": (decided, x),
+        "nested": (nested.fit(x, y, coverage=0.6, verbose=0), x),
         "several": (several.fit(x, np.eye(3)[y], risk=0.3, delta=0.1, verbose=0), x),
         "padded": (padded.fit(ids, ids % 2, coverage=0.5, verbose=0), ids),
     }
@@ -133,6 +138,8 @@ def load(folder):
                 # With a seed, rounding can move single classes in or out of sets.
                 few = 2 if path.stem == "random_sets" else 0
                 assert (found != data[name]).sum() <= few, (path, name)
+        served = keras.models.load_model(path).predict(data["x"], verbose=0)
+        assert (served["labels"] == data["labels"]).all()
         np.testing.assert_allclose(classifier.threshold, data["threshold"], rtol=1e-6)
         assert repr(classifier.record) == str(data["record"])
 

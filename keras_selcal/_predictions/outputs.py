@@ -99,7 +99,7 @@ class Outputs:
 
     def is_one_unit(self, y_pred_shape: Shape) -> bool:
         """Returns whether predictions of this shape come from one sigmoid unit."""
-        if self.multi_label:
+        if self.multi_label or not y_pred_shape:
             return False
         return len(y_pred_shape) == 1 or y_pred_shape[self._axis(y_pred_shape)] == 1
 

@@ -109,8 +109,10 @@ def check_outputs(
     outputs: Outputs,
     *,
     told: bool = True,
+    names: tuple[str, str] = NAMES,
 ) -> None:
-    """Checks the values of a model's outputs, of labels and weights.
+    """Checks the values of a model's outputs, of labels and weights; errors use the
+    `names` of labels and outputs.
 
     Outputs of sigmoids that all lie in [0, 1] are an error if they are taken for logits
     and `told`, whether the user has set `from_logits`, is False.
@@ -125,7 +127,7 @@ def check_outputs(
                 "True or False for this model: all of its outputs lie in [0, 1], but "
                 "its last operation is not a sigmoid",
             )
-    check_values(y_true, y_pred, outputs, weight)
+    check_values(y_true, y_pred, outputs, weight, names)
 
 
 @dataclass(frozen=True)

@@ -203,7 +203,9 @@ def threshold(options: argparse.Namespace) -> None:
     def cuts_of(data: PredictionFile) -> list[Cuts]:
         groups = _groups(options, data)
         if policy is not None:
-            return policy.cuts(data.y_pred, data.labels, groups)
+            return policy.cuts(
+                data.y_pred, data.labels, from_logits=data.from_logits, groups=groups
+            )
         return _cuts(data, options.csf or "msp", multi_label, groups)
 
     cuts = cuts_of(data)
@@ -418,8 +420,8 @@ def apply(options: argparse.Namespace) -> None:
     output = check_output(options.output, ".csv", ".npz", ".parquet")
     policy = Policy.load(options.policy)
     data = _read_for(policy, options.policy, options.file, needs_labels=False)
-    answers = policy.predict(data.y_pred)
-    probabilities = policy.predict_proba(data.y_pred)
+    answers = policy.predict(data.y_pred, from_logits=data.from_logits)
+    probabilities = policy.predict_proba(data.y_pred, from_logits=data.from_logits)
     if data.y_pred.ndim == 1:
         probabilities = probabilities[:, 1]
     calibrator = policy.calibrator and type(policy.calibrator).__name__
@@ -445,6 +447,7 @@ def check(options: argparse.Namespace) -> int:
         found = policy.check(
             data.y_pred,
             data.labels,
+            from_logits=data.from_logits,
             false_alarm_rate=options.false_alarm_rate,
             groups=_groups(options, data),
         )

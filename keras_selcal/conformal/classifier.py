@@ -211,7 +211,9 @@ class ConformalClassifier(AnsweringClassifier):
         check_order(x, strata=strata)
         data, digest = self._read(x, y, sample_weight, groups, batch_size, verbose)
         data.warn_if_dependent()
-        first, data, calibrator = self._split(data, self.penalty == "auto")
+        first, data, calibrator = data.split(
+            self._given_calibrator, self.penalty == "auto"
+        )
         options = {name: getattr(self, name) for name in OPTIONS}
         calibration = self._calibration(calibrator)
         layer = fit_layer(first, data, strata, calibration=calibration, **options)

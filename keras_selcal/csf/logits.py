@@ -77,7 +77,7 @@ class MaxLogitPNorm(BuiltIn):
         mean = (xp.sum(z, axis=-1) / number)[..., None]
         z = zero_unless(counts, z - mean, xp)
         unit = at_least(xp.amax(xp.abs(z), axis=-1), TINY, xp)
-        powers = xp.power(xp.abs(z) / unit[..., None], self.p)
+        powers = (xp.abs(z) / unit[..., None]) ** self.p
         # NaN where a logit is NaN or ∞, or where none counts.
         top = xp.amax(z, axis=-1) / unit + 0.0 * mean[..., 0]
         return top, safe_log(xp.sum(powers, axis=-1), xp) / self.p

@@ -15,6 +15,7 @@ from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._predictions.samples import Samples
 from keras_selcal._resampling import resample_counts
 from keras_selcal._validation import (
+    check_class_names,
     check_count,
     check_number,
     check_unmasked,
@@ -453,13 +454,3 @@ def check_columns(slices: Any, shape: tuple[int, ...]) -> dict[str, Array]:
         values = np.broadcast_to(values.reshape(values.shape + missing), shape)
         columns[str(name)] = values.reshape(-1)
     return columns
-
-
-def check_class_names(class_names: Any, num_classes: int) -> list[str] | None:
-    """Returns a name for each class, or None."""
-    if class_names is None:
-        return None
-    names = [str(name) for name in class_names]
-    if isinstance(class_names, str) or len(names) != num_classes:
-        refuse("class_names", class_names, f"{num_classes} names, one for each class")
-    return names

@@ -177,12 +177,6 @@ class AnsweringClassifier:
             )
         return data, digest
 
-    def _split(
-        self, data: SelectionData, choosing: bool
-    ) -> tuple[SelectionData, SelectionData, Calibrator | None]:
-        """Returns what `SelectionData.split` does."""
-        return data.split(self._given_calibrator, choosing)
-
     def _calibration(self, calibrator: Calibrator | None) -> CalibrationLayer | None:
         if calibrator is None:
             return None

@@ -10,14 +10,18 @@ from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._predictions.samples import to_weight
 from keras_selcal._validation import refuse
 from keras_selcal.selective.cuts import Cuts
-from keras_selcal.selective.data import SelectionData, units_of
+from keras_selcal.selective.data import OF_MODEL, SelectionData, units_of
 from keras_selcal.selective.drift import DriftCheck, ks_test, unit_means
 from keras_selcal.selective.record import FitRecord
 from keras_selcal.selective.threshold import accepts
 
 
 def counted(
-    outputs: Outputs, y_pred: Array, groups: Any, *weights: Any
+    outputs: Outputs,
+    y_pred: Array,
+    groups: Any,
+    *weights: Any,
+    argument: str = OF_MODEL[1],
 ) -> tuple[Array, Array]:
     """Returns weight and unit of each answer, for data without labels."""
     samples = tuple(outputs.sample_shape(y_pred.shape))
@@ -26,7 +30,7 @@ def counted(
         factor = to_weight(given, samples)
         weight = weight if factor is None else weight * factor.reshape(samples)
     if not weight.any():
-        refuse("x", y_pred.shape, "data of at least one sample that counts")
+        refuse(argument, y_pred.shape, "outputs for at least one sample that counts")
     if outputs.multi_label:
         k = outputs.columns(y_pred, False, np).shape[-2]
         weight, units = (np.stack([x] * k, axis=-1) for x in (weight, units))

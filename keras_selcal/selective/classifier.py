@@ -14,11 +14,9 @@ from keras_selcal._predictions.data import find_labels, predict_masked
 from keras_selcal._validation import refuse
 from keras_selcal.calibrators import Calibrator
 from keras_selcal.selective.base import AnsweringClassifier, to_arrays
-from keras_selcal.selective.bounds import UnmetTargetError
 from keras_selcal.selective.checks import check_drift, counted, promise
 from keras_selcal.selective.costs import check_abstain, check_costs
-from keras_selcal.selective.cuts import Cuts
-from keras_selcal.selective.data import FIRST_AXIS, SelectionData, check_finite
+from keras_selcal.selective.data import FIRST_AXIS, check_finite
 from keras_selcal.selective.drift import (
     DriftCheck,
     DriftMonitor,
@@ -27,15 +25,13 @@ from keras_selcal.selective.drift import (
     unit_means,
 )
 from keras_selcal.selective.fitting import (
-    choose_score,
     evaluate,
     evaluate_mixture,
+    fit_selection,
     mean_costs,
-    record_of,
-    select_each,
 )
 from keras_selcal.selective.layer import OPTIONS, SelectionLayer
-from keras_selcal.selective.mixture import Mixture, check_unknown, remaining
+from keras_selcal.selective.mixture import Mixture, check_unknown
 from keras_selcal.selective.policy import Policy
 from keras_selcal.selective.record import FitRecord, SelectivePrediction
 from keras_selcal.selective.threshold import (
@@ -251,77 +247,43 @@ class SelectiveClassifier(AnsweringClassifier):
             costs, abstain_cost = self._check_costs(costs, abstain_cost, others)
         others = {"coverage": coverage, "costs": costs, "groups": groups}
         share = check_unknown(unknown, unknown_share, others)
-        if per_class:
-            if self.outputs.multi_label:
-                allowed = "False with `multi_label=True`: each label has its threshold"
-                refuse("per_class", per_class, allowed)
-            if costs is not None or share is not None:
-                refuse("per_class", per_class, "False with `costs` or `unknown`")
+        if per_class and (costs is not None or share is not None):
+            refuse("per_class", per_class, "False with `costs` or `unknown`")
         given, digest = self._read(x, y, sample_weight, groups, batch_size, verbose)
         if costs is not None:
             check_costs(costs, self.outputs.rows_of(given.y_pred.shape)[0], square=True)
         if delta is not None:
             given.warn_if_dependent()
-        half, data, calibrator = self._split(given, self._auto)
-        csf, choice = self.csf, None
-        if self._auto:
-            choice = choose_score(
-                half,
-                lambda score: to_arrays(
-                    self._new_layer(calibrator, score).answer(half.y_pred)
-                ),
-            )
-            csf = choice.csf
-            if verbose:
-                print(f'SelectiveClassifier(csf="auto") chose {choice}.')
-        mixture, level, rest = None, delta, data
+        strange = None
         if share is not None:
-            mixture = self._mixture(data, unknown, share, batch_size, verbose)
-            data = mixture.drawn(DEFAULT_DELTA if delta is None else delta, digest)
-            level = None if delta is None else remaining(delta)
-        unselected = self._new_layer(calibrator, csf, costs=costs)
-        answer = to_arrays(unselected.answer(data.y_pred))
-        find = data.class_cuts if per_class else data.cuts
-        cuts: Sequence[Cuts | None] = find(answer, predicted=True)
-        further: dict[str, Any] = {}
-        if costs is None:
-            kind = "class" if per_class else "label"
-            try:
-                thresholds = select_each(cuts, coverage, risk, level, kind)
-            except UnmetTargetError as error:
-                if rest is given:
-                    raise
-                raise UnmetTargetError(
-                    f"{error} Of the {given.n} samples given, the others fitted the "
-                    "calibrator or chose the score: fit these on other data first to "
-                    "use all samples for the threshold."
-                ) from None
-        else:
-            # As the layer rounds it.
-            limit = -math.inf if abstain_cost is None else -np.float32(abstain_cost)
-            thresholds = [float(limit)] * len(cuts)
-            further = mean_costs(data, answer, float(limit), costs, abstain_cost)
-        if mixture is not None:
-            further = mixture.coverages(answer, thresholds[0])
-        record = record_of(
-            data,
-            cuts,
-            thresholds,
+            strange = self._unknown(unknown, batch_size, verbose)
+
+        def answer(y_pred: Array, calibrator: Any, csf: Any) -> dict[str, Array]:
+            layer = self._new_layer(calibrator, csf, costs=costs)
+            return to_arrays(layer.answer(y_pred))
+
+        found = fit_selection(
+            given,
+            self._given_calibrator,
+            None if self._auto else self.csf,
+            answer,
             coverage=coverage,
             risk=risk,
             delta=delta,
-            confidence=answer["confidence"],
-            choice=choice,
+            per_class=per_class,
+            costs=costs,
             abstain_cost=abstain_cost,
-            unknown_share=share,
-            fingerprint=given.fingerprint,
-            **further,
+            unknown=strange,
+            share=share,
+            seed=digest,
         )
-        several = per_class or self.outputs.multi_label
-        threshold = thresholds if several else thresholds[0]
-        selection = self._new_layer(calibrator, csf, threshold, record, costs)
+        if verbose and found.record.choice is not None:
+            print(f'SelectiveClassifier(csf="auto") chose {found.record.choice}.')
+        selection = self._new_layer(
+            found.calibrator, found.csf, found.threshold, found.record, costs
+        )
         # Only now: a fit that fails changes nothing.
-        self.calibrator, self.csf = calibrator, csf
+        self.calibrator, self.csf = found.calibrator, found.csf
         self._layer = selection
         self._fitted_on = digest
         return self
@@ -403,7 +365,8 @@ class SelectiveClassifier(AnsweringClassifier):
         arguments = x, y, sample_weight, groups, batch_size, verbose
         data, digest = self._read_new(*arguments)
         if share is not None:
-            mixture = self._mixture(data, unknown, share, batch_size, verbose)
+            strange = self._unknown(unknown, batch_size, verbose)
+            mixture = Mixture.of(data, strange, share)
             answer = to_arrays(selection.answer(mixture.data.y_pred))
             return evaluate_mixture(mixture, answer, selection.threshold, delta, digest)
         answer = to_arrays(selection.answer(data.y_pred))
@@ -552,21 +515,14 @@ class SelectiveClassifier(AnsweringClassifier):
             class_names=class_names,
         )
 
-    def _mixture(
-        self,
-        data: SelectionData,
-        unknown: Any,
-        share: float,
-        batch_size: Any,
-        verbose: Any,
-    ) -> Mixture:
-        """Returns data and unknown inputs, with the model's outputs for them."""
+    def _unknown(self, unknown: Any, batch_size: Any, verbose: Any) -> Array:
+        """Returns the model's outputs for unknown inputs."""
         y_pred, mask = predict_masked(
             self.model, unknown, batch_size, verbose, self.outputs.axis, "unknown"
         )
         if mask is not None:
             refuse("unknown", "masked outputs", "inputs without a mask")
-        return Mixture.of(data, y_pred, share)
+        return y_pred
 
     @classmethod
     def _arguments(cls, layer: SelectionLayer) -> dict[str, Any]:

@@ -17,6 +17,10 @@ from keras_selcal.selective.cuts import Cuts
 
 FIRST_AXIS = "first_axis"
 
+# What errors call labels and outputs, of a classifier and of a policy.
+OF_MODEL = ("y", "model(x)")
+OF_POLICY = ("labels", "outputs")
+
 # Share of copies among the samples above which a guarantee is doubtful.
 _MOST_COPIES = 0.01
 
@@ -39,6 +43,7 @@ class SelectionData:
         units: index of the group, or else of the entry in the first axis, in the shape
             of the answers.
         outputs: what `y_pred` and labels mean.
+        names: what errors call labels and outputs.
     """
 
     y_pred: Array
@@ -47,6 +52,7 @@ class SelectionData:
     groups: Array | None
     units: Array
     outputs: Outputs
+    names: tuple[str, str] = OF_MODEL
 
     @classmethod
     def of(
@@ -56,7 +62,8 @@ class SelectionData:
         weight: Array | None,
         outputs: Outputs,
         groups: Any,
-        told: bool,
+        told: bool = True,
+        names: tuple[str, str] = OF_MODEL,
     ) -> "SelectionData":
         """Checks and arranges a model's outputs for labelled data.
 
@@ -65,14 +72,15 @@ class SelectionData:
             y_true: labels.
             weight: weights that broadcast to the samples' shape, or None.
             outputs: what outputs and labels mean.
-            told: whether the user has said if the outputs are logits.
             groups: None, `"first_axis"`, or an array of the samples' shape or of its
                 first axis.
+            told: whether the user has said if the outputs are logits.
+            names: what errors call labels and outputs.
         """
-        check_outputs(y_pred, y_true, weight, outputs, told=told)
+        check_outputs(y_pred, y_true, weight, outputs, told=told, names=names)
         y_pred = to_floats(y_pred)
         samples = tuple(outputs.sample_shape(y_pred.shape))
-        arranged = outputs.arrange(y_true, y_pred, y_true.shape, np)
+        arranged = outputs.arrange(y_true, y_pred, y_true.shape, np, names)
         k = arranged.y_pred.shape[-1]
         shape = arranged.y_pred.shape[:-1] if outputs.multi_label else samples
         weight = np.ones(samples) if weight is None else weight.astype("float64")
@@ -87,21 +95,20 @@ class SelectionData:
         weight = np.where(ignored, 0, weight)
         counts = weight > 0
         if not counts.any():
-            refuse("y", y_true.shape, "labels of at least one sample that counts")
+            refuse(names[0], y_true.shape, "labels of at least one sample that counts")
         if not arranged.sparse:
             if not np.isin(labels[counts], (0, 1)).all():
-                refuse("y", labels, "class indices or one-hot, not soft labels")
+                refuse(names[0], labels, "class indices or one-hot, not soft labels")
             labels = np.where(ignored, outputs.ignore_class, labels.argmax(axis=-1))
-        check_finite(arranged.y_pred.reshape(*shape, k)[counts])
+        check_finite(arranged.y_pred.reshape(*shape, k)[counts], names[1])
         units = units_of(groups, samples)
         if outputs.multi_label:
             units = np.broadcast_to(units[..., None], shape)
         # Only those that count have a number of their own: `halves` splits these.
         units = np.searchsorted(np.unique(units[counts]), units)
         independent = groups is None or (isinstance(groups, str) and len(samples) == 1)
-        return cls(
-            y_pred, labels, weight, None if independent else units, units, outputs
-        )
+        groups = None if independent else units
+        return cls(y_pred, labels, weight, groups, units, outputs, names)
 
     @property
     def dependent(self) -> bool:
@@ -164,7 +171,8 @@ class SelectionData:
         """
         number = 1 + int(self.units[self.weight > 0].max())
         if number < 2:
-            refuse("x", self.n, "at least two samples, or groups, to split")
+            allowed = "outputs for at least two samples, or groups, to split"
+            refuse(self.names[1], f"{self.n} samples", allowed)
         order = np.random.default_rng(_SPLIT_SEED).permutation(number)
         first = np.isin(self.units, order[: (number + 1) // 2])
         return (
@@ -273,12 +281,11 @@ class SelectionData:
         return digest.hexdigest()
 
 
-def check_finite(rows: Array, argument: str = "x") -> None:
+def check_finite(rows: Array, argument: str = OF_MODEL[1]) -> None:
     """Checks the outputs of the samples that count, (n, k)."""
     bad = ~np.isfinite(rows.max(axis=-1))
     if bad.any():
-        allowed = "data for which the outputs are finite, or −∞ for masked classes"
-        refuse(argument, rows[bad][0], allowed)
+        refuse(argument, rows[bad][0], "finite, or −∞ for masked classes")
 
 
 def units_of(groups: Any, samples: tuple[int, ...]) -> Array:

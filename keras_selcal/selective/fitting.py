@@ -4,12 +4,14 @@ import datetime
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from keras_selcal._arrays import Array
 from keras_selcal._validation import refuse
+from keras_selcal.calibrators import Calibrator
 from keras_selcal.csf.choice import Choice, best_of, default_candidates
 from keras_selcal.csf.probabilities import msp
 from keras_selcal.csf.score import ConfidenceScore
@@ -20,6 +22,113 @@ from keras_selcal.selective.drift import reference_sample, unit_means
 from keras_selcal.selective.mixture import Mixture, remaining
 from keras_selcal.selective.record import FitRecord
 from keras_selcal.selective.threshold import DEFAULT_DELTA, accepts, with_margin
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a fit finds.
+
+    Attributes:
+        calibrator: the fitted calibrator, or None.
+        csf: the score.
+        threshold: a number, or a list with one for each label or class.
+        record: what the fit promises.
+    """
+
+    calibrator: Calibrator | None
+    csf: ConfidenceScore
+    threshold: Any
+    record: FitRecord
+
+
+def fit_selection(
+    given: SelectionData,
+    calibrator: Calibrator | None,
+    csf: ConfidenceScore | None,
+    answer: Callable[[Array, Calibrator | None, ConfidenceScore], dict[str, Array]],
+    *,
+    coverage: float | None,
+    risk: float | None,
+    delta: float | None,
+    per_class: bool = False,
+    costs: Array | None = None,
+    abstain_cost: float | None = None,
+    unknown: Array | None = None,
+    share: float | None = None,
+    seed: bytes = b"",
+) -> Selection:
+    """Fits the calibrator, chooses the score, selects the threshold and records it:
+    `SelectiveClassifier.fit` and `Policy.fit` once they have a model's outputs.
+
+    Args:
+        given: the labelled outputs.
+        calibrator: the calibrator to start from, or None.
+        csf: the score, or None to choose one.
+        answer: what `SelectionLayer.answer` gives for outputs, with a calibrator and a
+            score.
+        coverage: κ, or None.
+        risk: r, or None.
+        delta: δ, or None.
+        per_class: whether each class has a threshold of its own.
+        costs: what answers cost, in place of a target, or None.
+        abstain_cost: cost of an abstention, or None.
+        unknown: outputs for unknown inputs, or None.
+        share: π, the share of unknown inputs in use, or None.
+        seed: of the sample of the mixture.
+    """
+    if per_class and given.outputs.multi_label:
+        allowed = "False with `multi_label=True`: each label has its threshold"
+        refuse("per_class", per_class, allowed)
+    half, data, calibrator = given.split(calibrator, csf is None)
+    choice = None
+    if csf is None:
+        choice = choose_score(half, lambda each: answer(half.y_pred, calibrator, each))
+        csf = choice.csf
+    mixture, level, rest = None, delta, data
+    if unknown is not None and share is not None:
+        mixture = Mixture.of(data, unknown, share)
+        data = mixture.drawn(DEFAULT_DELTA if delta is None else delta, seed)
+        level = None if delta is None else remaining(delta)
+    found = answer(data.y_pred, calibrator, csf)
+    find = data.class_cuts if per_class else data.cuts
+    cuts: Sequence[Cuts | None] = find(found, predicted=True)
+    further: dict[str, Any] = {}
+    if costs is None:
+        kind = "class" if per_class else "label"
+        try:
+            thresholds = select_each(cuts, coverage, risk, level, kind)
+        except UnmetTargetError as error:
+            if rest is given:
+                raise
+            raise UnmetTargetError(
+                f"{error} Of the {given.n} samples given, the others fitted the "
+                "calibrator or chose the score: fit these on other data first to use "
+                "all samples for the threshold."
+            ) from None
+    else:
+        # As the layer rounds it.
+        limit = -math.inf if abstain_cost is None else -np.float32(abstain_cost)
+        thresholds = [float(limit)] * len(cuts)
+        further = mean_costs(data, found, float(limit), costs, abstain_cost)
+    if mixture is not None:
+        further = mixture.coverages(found, thresholds[0])
+    record = record_of(
+        data,
+        cuts,
+        thresholds,
+        coverage=coverage,
+        risk=risk,
+        delta=delta,
+        confidence=found["confidence"],
+        choice=choice,
+        abstain_cost=abstain_cost,
+        unknown_share=share,
+        fingerprint=given.fingerprint,
+        **further,
+    )
+    several = per_class or data.outputs.multi_label
+    threshold = thresholds if several else thresholds[0]
+    return Selection(calibrator, csf, threshold, record)
 
 
 def select_each(

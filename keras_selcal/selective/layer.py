@@ -107,7 +107,7 @@ class SelectionLayer(AnswerLayer):
             self.outputs.multi_label,
             ops,
         )
-        accepted = answer["accepted"] & (answer["confidence"] >= threshold)
+        accepted = answer["accepted"] & (threshold <= answer["confidence"])
         if mask is not None:
             accepted = accepted & broadcast_mask(mask, accepted)
         labels = answer["labels"]

@@ -13,8 +13,9 @@ from keras_selcal import csf as csf_module
 from keras_selcal._arrays import Array, to_numbers
 from keras_selcal._predictions.outputs import Outputs
 from keras_selcal._validation import (
+    are_probabilities,
+    check_class_names,
     check_count,
-    check_probabilities,
     look_like_probabilities,
     refuse,
 )
@@ -27,12 +28,13 @@ from keras_selcal.selective.checks import check_drift, counted, promise
 from keras_selcal.selective.cuts import Cuts
 from keras_selcal.selective.data import (
     FIRST_AXIS,
+    OF_POLICY,
     SelectionData,
     check_calibrator,
     check_finite,
 )
 from keras_selcal.selective.drift import DriftCheck, check_rate
-from keras_selcal.selective.fitting import choose_score, record_of, select_each
+from keras_selcal.selective.fitting import fit_selection
 from keras_selcal.selective.json_files import read_json, to_array, write_json
 from keras_selcal.selective.record import ABSTAINED, FitRecord, SelectivePrediction
 from keras_selcal.selective.threshold import accepts, check_target
@@ -90,14 +92,8 @@ class Policy:
             object.__setattr__(self, name, value)
 
         k = check_count("num_outputs", self.num_outputs)
-        names = self.class_names
-        if names is not None:
-            if isinstance(names, str) or not isinstance(names, Sequence | np.ndarray):
-                refuse("class_names", names, f"{self.num_classes} different names")
-            names = tuple(str(name) for name in names)
-            if len(names) != self.num_classes or len(set(names)) < len(names):
-                refuse("class_names", names, f"{self.num_classes} different names")
-            put("class_names", names)
+        names = check_class_names(self.class_names, self.num_classes)
+        put("class_names", None if names is None else tuple(names))
         threshold = np.asarray(self.threshold, "float64")
         shapes = {(k,)} if self.outputs.multi_label else {(), (self.num_classes,)}
         if threshold.shape not in shapes or np.isnan(threshold).any():
@@ -135,6 +131,7 @@ class Policy:
         coverage: float | None = None,
         risk: float | None = None,
         delta: float | None = None,
+        per_class: bool = False,
         calibrator: Calibrator | str | None = None,
         csf: Any = "msp",
         from_logits: bool = True,
@@ -155,6 +152,7 @@ class Policy:
             coverage: see `select_threshold`. Pass exactly one of `coverage` and `risk`.
             risk: see `select_threshold`.
             delta: see `select_threshold`.
+            per_class: see `SelectiveClassifier.fit`.
             calibrator: see `SelectiveClassifier`. If it is not fitted yet, a random
                 half of the samples serves to fit it, and the threshold is selected on
                 the rest.
@@ -173,40 +171,27 @@ class Policy:
             from_logits, multi_label, ignore_class, axis, decision_threshold
         )
         automatic = isinstance(csf, str) and csf == "auto"
-        csf = csf_module.get("msp" if automatic else csf, from_logits=from_logits)
+        csf = None if automatic else csf_module.get(csf, from_logits=from_logits)
         data = _labelled(outputs, labels, sample_weight, meaning, groups)
         if delta is not None:
             data.warn_if_dependent()
-        fingerprint = data.fingerprint
-        calibrator = check_calibrator(calibrator, meaning)
-        half, data, calibrator = data.split(calibrator, automatic)
-        choice = None
-        if automatic:
-            choice = choose_score(
-                half, lambda each: _answer(half.y_pred, meaning, calibrator, each)
-            )
-            csf = choice.csf
-        answer = _answer(data.y_pred, meaning, calibrator, csf)
-        cuts = data.cuts(answer, predicted=True)
-        thresholds = select_each(cuts, coverage, risk, delta)
-        record = record_of(
+        found = fit_selection(
             data,
-            cuts,
-            thresholds,
+            check_calibrator(calibrator, meaning),
+            csf,
+            lambda y_pred, *chosen: _answer(y_pred, meaning, *chosen),
             coverage=coverage,
             risk=risk,
             delta=delta,
-            confidence=answer["confidence"],
-            choice=choice,
-            fingerprint=fingerprint,
+            per_class=per_class,
         )
         return cls.of_outputs(
             meaning,
             data.y_pred.shape,
-            calibrator=calibrator,
-            csf=csf,
-            threshold=thresholds if multi_label else thresholds[0],
-            record=record,
+            calibrator=found.calibrator,
+            csf=found.csf,
+            threshold=found.threshold,
+            record=found.record,
             class_names=class_names,
         )
 
@@ -218,33 +203,41 @@ class Policy:
         units: Any = 1 if outputs.is_one_unit(tuple(shape)) else shape[outputs.axis]
         return cls(outputs, units, **found)
 
-    def predict(self, outputs: Any) -> SelectivePrediction:
+    def predict(
+        self, outputs: Any, *, from_logits: bool | None = None
+    ) -> SelectivePrediction:
         """Returns labels (−1 for an abstention), which are accepted, and confidences.
 
         A row with NaN is not accepted.
 
         Args:
             outputs: logits or probabilities, whichever the policy was fitted on.
+            from_logits: which of the two `outputs` are; the other kind is refused. By
+                default their values tell. Values of a few sigmoids cannot, and logits
+                of a single sample can sum to 1 by chance: pass it where samples come
+                one by one.
         """
-        answer = self._answer(outputs)
+        answer = self._answer(outputs, from_logits)
         accepted = accepts(answer, np.float32(self.threshold), self.outputs)
         labels = np.where(accepted, answer["labels"], np.int32(ABSTAINED))
         return SelectivePrediction(labels, accepted, answer["confidence"])
 
-    def predict_proba(self, outputs: Any) -> Array:
+    def predict_proba(self, outputs: Any, *, from_logits: bool | None = None) -> Array:
         """Returns calibrated probabilities (..., k), of rejected samples too; one
         sigmoid unit gives two columns, (1 − p, p).
 
         Args:
             outputs: as in `predict`.
+            from_logits: as in `predict`.
         """
-        return np.asarray(self._answer(outputs)["probabilities"])
+        return np.asarray(self._answer(outputs, from_logits)["probabilities"])
 
     def check(
         self,
         outputs: Any,
         labels: Any = None,
         *,
+        from_logits: bool | None = None,
         false_alarm_rate: float = 0.01,
         sample_weight: Any = None,
         groups: Any = None,
@@ -255,6 +248,7 @@ class Policy:
         Args:
             outputs: as in `predict`, without NaN.
             labels: as in `fit`, or None.
+            from_logits: as in `predict`.
             false_alarm_rate: α in (0, 1) of each test.
             sample_weight: as in `fit`.
             groups: as in `SelectiveClassifier.check`.
@@ -262,7 +256,7 @@ class Policy:
         rate = check_rate(false_alarm_rate)
         promise(self)
         groups = FIRST_AXIS if groups is None else groups
-        y_pred, data = self._checked(outputs), None
+        y_pred, data = self._checked(outputs, from_logits), None
         if labels is not None:
             data = _labelled(y_pred, labels, sample_weight, self.outputs, groups)
             weight, units = data.weight, data.units
@@ -273,31 +267,47 @@ class Policy:
                     stacklevel=2,
                 )
         else:
-            weight, units = counted(self.outputs, y_pred, groups, sample_weight)
+            weight, units = counted(
+                self.outputs, y_pred, groups, sample_weight, argument="outputs"
+            )
             columns = self.outputs.columns(y_pred, self.from_logits, np)
-            check_finite(columns[weight > 0])
-        return check_drift(self, self._answer(y_pred), weight, units, rate, data)
+            check_finite(columns[weight > 0], "outputs")
+        answer = _answer(y_pred, self.outputs, self.calibrator, self.csf)
+        return check_drift(self, answer, weight, units, rate, data)
 
     def was_fitted_on(self, data: SelectionData) -> bool:
         """Returns whether labelled outputs are the data of the fit."""
         return self.record is not None and self.record.fingerprint == data.fingerprint
 
-    def cuts(self, outputs: Any, labels: Any, groups: Any = None) -> list[Cuts]:
+    def cuts(
+        self,
+        outputs: Any,
+        labels: Any,
+        *,
+        from_logits: bool | None = None,
+        groups: Any = None,
+    ) -> list[Cuts]:
         """Returns the thresholds that labelled outputs which the fit has not used
         offer, of each label.
         """
-        data = _labelled(self._checked(outputs), labels, None, self.outputs, groups)
+        y_pred = self._checked(outputs, from_logits)
+        data = _labelled(y_pred, labels, None, self.outputs, groups)
         if self.was_fitted_on(data):
             allowed = "other data than those that the policy was fitted on"
             refuse("outputs", data.y_pred.shape, allowed)
-        return data.cuts(self._answer(data.y_pred), predicted=True)
+        answer = _answer(y_pred, self.outputs, self.calibrator, self.csf)
+        return data.cuts(answer, predicted=True)
 
-    def _answer(self, outputs: Any) -> dict[str, Array]:
-        y_pred = self._checked(outputs)
+    def _answer(self, outputs: Any, from_logits: bool | None) -> dict[str, Array]:
+        y_pred = self._checked(outputs, from_logits)
         return _answer(y_pred, self.outputs, self.calibrator, self.csf)
 
-    def _checked(self, outputs: Any) -> Array:
+    def _checked(self, outputs: Any, from_logits: bool | None) -> Array:
         """Returns outputs in float32, if they are of the kind of the fit."""
+        if from_logits is not None and bool(from_logits) != self.from_logits:
+            kind = "logits" if self.from_logits else "probabilities"
+            allowed = f"{self.from_logits}: the policy was fitted on {kind}"
+            refuse("from_logits", from_logits, allowed)
         y_pred = _to_float32(outputs)
         shape, k = y_pred.shape, self.num_outputs
         flat = self.one_unit and len(shape) == 1
@@ -306,16 +316,22 @@ class Policy:
             refuse("outputs", shape, allowed)
         rows = self.outputs.columns(y_pred, self.from_logits, np)
         rows = rows.reshape(-1, rows.shape[-1])
-        if self.from_logits:
-            if look_like_probabilities(rows, self.one_unit or self.outputs.multi_label):
-                allowed = "logits, which the policy was fitted on, not probabilities"
+        if not self.from_logits:
+            if not are_probabilities(rows):
+                allowed = "probabilities, which the policy was fitted on, not logits"
                 refuse("outputs", rows[0].tolist(), allowed)
-            return y_pred
-        try:
-            check_probabilities(rows)
-        except ValueError:
-            allowed = "probabilities, which the policy was fitted on, not logits"
-            refuse("outputs", rows[0].tolist(), allowed)
+        elif from_logits is None:
+            rows = rows[~np.isnan(rows).any(axis=-1)]
+            if self.one_unit or self.outputs.multi_label:
+                other = look_like_probabilities(rows, True)
+            else:
+                other = len(rows) > 0 and are_probabilities(rows)
+            if other:
+                allowed = (
+                    "logits, which the policy was fitted on, not probabilities (pass "
+                    "`from_logits=True` if they are logits that sum to 1)"
+                )
+                refuse("outputs", rows[0].tolist(), allowed)
         return y_pred
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -395,7 +411,7 @@ def _labelled(
     if weight is not None:
         weight = to_numbers("sample_weight", weight)
     y_pred = _to_float32(outputs)
-    return SelectionData.of(y_pred, y_true, weight, meaning, groups, told=True)
+    return SelectionData.of(y_pred, y_true, weight, meaning, groups, names=OF_POLICY)
 
 
 def _answer(

@@ -118,7 +118,7 @@ def test_nan_among_the_outputs_is_refused(fitted, rng):
         lambda: SelectiveClassifier(identity()).fit(x, y, coverage=0.5, verbose=0),
         lambda: monitor.update(x),
     ):
-        with pytest.raises(ValueError, match="`x` must be data for which the outputs"):
+        with pytest.raises(ValueError, match=r"`model\(x\)` must be finite"):
             call()
     assert monitor.n == 0
     with pytest.raises(ValueError, match="`confidences` must be one or more numbers"):
@@ -141,7 +141,9 @@ def test_labels_in_a_data_set_are_used(fitted, rng):
     alone = fitted.check([(x,)], verbose=0)
     assert alone.selective_risk is None
     assert alone.p_value == expected.p_value
-    with pytest.raises(ValueError, match="`x` must be data of at least one sample"):
+    with pytest.raises(
+        ValueError, match=r"`model\(x\)` must be outputs for at least one"
+    ):
         fitted.check(x, sample_weight=np.zeros(96), verbose=0)
 
 

@@ -153,13 +153,29 @@ def test_fit_as_the_classifier(multi_label, score):
     np.testing.assert_allclose(
         policy.calibrator.temperature, classifier.calibrator.temperature, rtol=1e-6
     )
-    ours, theirs = policy.record, classifier.record
+    assert_same_records(policy.record, classifier.record)
+    assert_same_answers(policy.predict(x), classifier.predict(x, verbose=0))
+    assert not calibrator.fitted
+
+
+def assert_same_records(ours, theirs):
     assert ours.confidence == pytest.approx(theirs.confidence, rel=1e-5)
     rest = {"confidence": (), "date": "", "fingerprint": None}
     assert replace(ours, **rest) == replace(theirs, **rest)
     assert ours.fingerprint is not None
-    assert_same_answers(policy.predict(x), classifier.predict(x, verbose=0))
-    assert not calibrator.fitted
+
+
+def test_fit_per_class_as_the_classifier(tmp_path):
+    x, y = draw()
+    options = {"coverage": 0.6, "per_class": True}
+    classifier = SelectiveClassifier(identity(4)).fit(x, y, **options, verbose=0)
+    policy = Policy.fit(x, y, **options)
+    np.testing.assert_allclose(policy.threshold, classifier.threshold, rtol=1e-5)
+    assert policy.threshold.shape == (4,)
+    assert_same_records(policy.record, classifier.record)
+    expected = classifier.predict(x, verbose=0)
+    assert_same_answers(policy.predict(x), expected)
+    assert_same_answers(written(policy, tmp_path).predict(x), expected)
 
 
 def test_calibrator_of_the_other_kind(tmp_path):
@@ -256,8 +272,7 @@ def test_the_file_is_strict_json(tmp_path):
         ({"from_logits": "no"}, "true or false"),
         ({"num_outputs": 5}, "of 4 classes"),
         ({"num_outputs": 0}, "num_outputs"),
-        ({"class_names": ["a"]}, "4 different names"),
-        ({"class_names": ["a", "a", "b", "c"]}, "4 different names"),
+        ({"class_names": ["a"]}, "4 names"),
         ({"csf": {"name": "os.system"}}, "is not known"),
         ({"csf": {"name": "msp", "p": 3}}, "is not known"),
         ({"csf": "msp"}, "not valid"),
@@ -327,8 +342,61 @@ def test_other_outputs_are_refused():
         Policy.fit(p, draw()[1], coverage=0.5, from_logits=False, csf="max_logit")
     with pytest.raises(ValueError, match="coverage"):
         Policy.fit(x, draw()[1])
-    with pytest.raises(ValueError, match="4 different names"):
+    with pytest.raises(ValueError, match="4 names"):
         small(class_names=["a"])
+
+
+@alone
+def test_what_outputs_are_can_be_told():
+    of_z, x, y = small()
+    p = softmax(x, np)
+    of_p = Policy.fit(p, y, coverage=0.5, from_logits=False)
+    for policy, own, other in ((of_z, x, p), (of_p, p, x)):
+        told = policy.from_logits
+        for call in (policy.predict, policy.predict_proba, policy.check):
+            call(own, from_logits=told)
+            with pytest.raises(ValueError, match=f"`from_logits` must be {told}: the "):
+                call(own, from_logits=not told)
+            # Of the other kind: one sample, a few, some of them NaN, and equal ones.
+            gaps = other.copy()
+            gaps[::7] = np.nan
+            for rows in (other[:1], other, np.repeat(other[:1], 3, 0), gaps):
+                with pytest.raises(ValueError, match="`outputs` must be"):
+                    call(rows)
+    # By chance logits of one sample sum to 1.
+    row = [[0.5, 0.25, 0.25, 0.0]]
+    with pytest.raises(ValueError, match="pass `from_logits=True` if"):
+        of_z.predict(row)
+    assert of_z.predict(row, from_logits=True).confidence.shape == (1,)
+    assert of_z.predict(np.full((3, 4), np.nan)).labels.tolist() == [-1] * 3
+
+
+@alone
+def test_errors_name_the_arguments():
+    x, y = draw()
+    policy, *_ = small()
+    weight = np.zeros(len(x))
+    for call, name in (
+        (lambda: Policy.fit(x, y[:5], coverage=0.5), "labels"),
+        (lambda: Policy.fit(x, y + 9, coverage=0.5), "labels"),
+        (lambda: Policy.fit(x, softmax(x, np), coverage=0.5), "labels"),
+        (lambda: Policy.fit(x, y, coverage=0.5, sample_weight=weight), "labels"),
+        (lambda: Policy.fit(x * np.inf, y, coverage=0.5), "outputs"),
+        (lambda: Policy.fit(x, y, coverage=0.5, from_logits=False), "outputs"),
+        (lambda: Policy.fit(softmax(x, np), y, coverage=0.5), "outputs"),
+        (lambda: Policy.fit(3.0, 1, coverage=0.5), "outputs"),
+        (
+            lambda: Policy.fit(x[:1], y[:1], coverage=0.5, calibrator="auto"),
+            "outputs",
+        ),
+        (lambda: policy.check(x * np.nan), "outputs"),
+        (lambda: policy.check(x, sample_weight=weight), "outputs"),
+        (lambda: policy.check(x, y[:5]), "labels"),
+    ):
+        with pytest.raises(ValueError, match=f"^`{name}` must") as error:
+            call()
+        assert "y_pred" not in str(error.value)
+        assert "y_true" not in str(error.value)
 
 
 class Own(Calibrator):

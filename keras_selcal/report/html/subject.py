@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_selcal._validation import check_count
+from keras_selcal._validation import check_class_names, check_count
 from keras_selcal.report.comparison import Comparison
-from keras_selcal.report.evaluation import Evaluation, check_class_names
+from keras_selcal.report.evaluation import Evaluation
 from keras_selcal.report.html.markup import line_style, swatch
 from keras_selcal.report.html.numbers import count, percent
 from keras_selcal.report.html.pictures import RiskCoverage
