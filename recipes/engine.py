@@ -156,7 +156,7 @@ def _cluster(jobs: int) -> Iterator[Any]:
         import ray
     except ImportError as error:
         raise ImportError(
-            f'`jobs` of {jobs} need Ray: `pip install -e ".[ray]"`.'
+            f'`jobs` of {jobs} need Ray: `pip install ray`.'
         ) from error
     import keras
 

@@ -35,7 +35,7 @@ def axes(ax: Any, count: int = 1, size: tuple[float, float] = (6.0, 4.5)) -> lis
         count: the number of Axes.
         size: width and height of each in a new figure, in inches.
     """
-    Axes = require("matplotlib.axes", "plots", "`keras_selcal.plots`").Axes
+    Axes = require("matplotlib.axes", "`keras_selcal.plots`").Axes
     if ax is None:
         import matplotlib.pyplot as plt
 
