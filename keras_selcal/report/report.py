@@ -271,7 +271,6 @@ class CalibrationReport(Evaluation):
                 f"{self.drawn}. Those of small calibration errors lie too high: "
                 "resampling adds noise."
             )
-            notes += self.few_groups
         if outside:
             notes.append("* The value lies outside its interval.")
         if self.check is not None:
@@ -289,6 +288,7 @@ class CalibrationReport(Evaluation):
                 f"{title}: {self.num_samples:,} samples{within}, "
                 f"{self.num_classes:,} {classes}{strange}, confidence score "
                 f"{self.csf.__name__}",
+                *([f"Warning: {self.few_groups}"] if self.few_groups else []),
                 "",
                 *tables.aligned(head, rows, right={1}),
                 *(self._label_lines() if self.multi_label else []),

@@ -125,7 +125,6 @@ def _notes(subject: Subject) -> str:
             f"bootstrap resamples{report.drawn} (seed {report.seed}). Those of small "
             "calibration errors are too high because resampling adds noise."
         )
-        parts += report.few_groups
     if report.num_groups is None:
         parts.append(
             "Intervals and guarantees take the samples for independent. If several "
