@@ -116,6 +116,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if page.file.src_uri in ("index.md", "concepts.md"):
         # The only pages of their tabs.
         page.meta["hide"] = ["navigation"]
+    if page.file.src_uri in ("comparison.md", "study.md"):
+        # Their tables take the width.
+        page.meta["hide"] = ["toc"]
     if page.file.src_uri == "index.md":
         head, picture, rest = markdown.partition("![")
         hero = f'<div class="hero" markdown>\n\n{head}{_BUTTONS}\n\n</div>\n\n'
