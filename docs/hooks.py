@@ -32,7 +32,8 @@ _ELSEWHERE = {
     "contributing.md": "CONTRIBUTING.md",
 }
 _GUIDES = {
-    "Calibrate and abstain": "calibrate abstain sets scores unknown independence ensembles",
+    "Calibrate and abstain": "calibrate abstain sets scores unknown independence "
+    "ensembles",
     "Measure": "metrics report monitor",
     "Train": "losses recipes",
     "In production": "export deploy drift devices",

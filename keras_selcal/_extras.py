@@ -15,4 +15,6 @@ def require(module: str, by: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         package = module.partition(".")[0].replace("sklearn", "scikit-learn")
-        raise ImportError(f"{by} requires {package}: `pip install {package}`.") from error
+        raise ImportError(
+            f"{by} requires {package}: `pip install {package}`."
+        ) from error
