@@ -127,6 +127,6 @@ def _backbone(
         return kind.from_preset(preset, **options)
     except Exception as error:  # of the library, of its downloader or of the network
         raise ValueError(
-            f"`preset` must be a folder, or the name of a preset of {package} that is on "
-            f"this machine or can be downloaded. Received: preset={preset!r}"
+            f"`preset` must be a folder, or the name of a preset of {package} that is "
+            f"on this machine or can be downloaded. Received: preset={preset!r}"
         ) from error
