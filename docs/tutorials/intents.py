@@ -134,6 +134,6 @@ for name, each in (("before", classifier), ("counted as errors", careful)):
         print(f"  {figure:17} {100 * found[figure]:.1f} %")
 
 # %% [markdown]
-# `selective_risk` is that of the mixture. The price is coverage: the classifier answers fewer of
+# `selective_risk` is the risk of the mixture. The price is coverage: the classifier answers fewer of
 # the known questions. If more than one question in ten is out of scope, the risk is higher; fit
 # again with the larger share.

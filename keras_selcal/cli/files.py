@@ -26,8 +26,7 @@ def read_predictions(
 ) -> PredictionFile:
     """Reads predictions and labels; errors name the file and the sample.
 
-    Columns (or arrays) whose names are in `extra` are no predictions; a file may lack
-    them.
+    Columns (or arrays) named in `extra` are not predictions; a file may lack them.
 
     The formats are those that `keras-selcal report --help` describes. The unnamed
     index column that pandas writes is ignored. Samples are counted from 0. Classes that

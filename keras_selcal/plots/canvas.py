@@ -65,7 +65,7 @@ def models(y_pred: Any) -> dict[str, Any]:
 
 
 def text(name: Any) -> str:
-    """Returns a name in the form in which matplotlib draws it unchanged.
+    """Escapes a name, which matplotlib then draws unchanged.
 
     Dollar signs are escaped because they would start a formula. A leading underscore
     gets a space in front because legends leave out labels that begin with one.

@@ -268,7 +268,7 @@ class CalibrationReport(Evaluation):
             head.insert(2, f"{100 * self.confidence_level:g} % interval")
             notes.append(
                 f"Intervals: percentiles over {self.bootstrap:,} bootstrap resamples"
-                f"{self.drawn}. Those of small calibration errors lie too high: "
+                f"{self.drawn}. Intervals of small calibration errors lie too high: "
                 "resampling adds noise."
             )
         if outside:
