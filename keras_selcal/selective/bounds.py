@@ -109,8 +109,8 @@ def explain_unmet(
         text += f" The smallest risk that they can guarantee is {possible:.3g}."
     if smallest >= risk:
         return (
-            f"{text} More {unit} would probably not help: the smallest risk of any threshold"
-            f"{among} is {smallest:.3g} on these. {remedy}"
+            f"{text} More {unit} would probably not help: the smallest risk of any "
+            f"threshold{among} is {smallest:.3g} on these. {remedy}"
         )
     low, high = n, 2 * n
     while not passes(high):
