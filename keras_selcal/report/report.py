@@ -128,8 +128,6 @@ class CalibrationReport(Evaluation):
       Data](https://doi.org/10.1111/j.1467-9868.2007.00593.x) (groups)
     """
 
-    per_label = Evaluation.per_class
-
     def compare(self, other: "CalibrationReport") -> Comparison:
         """Compares two models on the same samples by the paired bootstrap.
 
