@@ -65,7 +65,7 @@ model.fit(features(texts), y_train, epochs=8, batch_size=128, verbose=0)
 # `delta=0.05`, the error rate of the answers is at most the target with probability 95 %,
 # for questions like the ones in the validation set.
 #
-# `fit` warns that the outputs of 62 questions equal those of another question. "Speak
+# `fit` warns that 62 questions have exactly the outputs of another question. "Speak
 # arabic" and "speak navajo" differ only in words that the training data do not contain, and
 # look the same to the model. They are different questions, not copies of one, so the
 # guarantee holds and the warning can be ignored here.

@@ -46,7 +46,7 @@ _COMMANDS = {
         "predictions.csv --groups patient --slices site sex",
     ),
     "fit": (
-        "fit a policy: a calibrator and the confidence threshold of an answer",
+        "fit a policy: a calibrator and a confidence threshold",
         "validation.npz --risk 0.05 -o policy.json",
         "validation.npz --coverage 0.8 --method none",
     ),
