@@ -28,7 +28,9 @@ _TOKEN = re.compile(
 # Two spaces or more divide a line into pieces.
 _PIECE = re.compile(r"\S+(?: \S+)*")
 # In prose, only a letter with a short index is one; names are in backticks.
-_PROSE_INDEX = re.compile(r"(?<![\w/.])(\w[\u0300-\u036f]?)_(\w{1,2})(?![\w:])")
+_PROSE_INDEX = re.compile(
+    r"((?<![\w/.])\w[\u0300-\u036f]?|‖)_(\w{1,2}|\(\w\))(?![\w:])"
+)
 _PROSE_POWER = re.compile(r"(?<=[\w)])\^(\w+(?:\.\d+)?)")
 _PERCENT = re.compile(r"(?<=\d) %")
 _CODE = re.compile(
