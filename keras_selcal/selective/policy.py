@@ -268,8 +268,8 @@ class Policy:
             weight, units = data.weight, data.units
             if self.was_fitted_on(data):
                 warnings.warn(
-                    "These are the data that the policy was fitted on: they are no "
-                    "test of its promise.",
+                    "These are the data that the policy was fitted on: they do "
+                    "not test its promise.",
                     stacklevel=2,
                 )
         else:
