@@ -25,8 +25,9 @@ _INTERNAL = {
     "ConfidenceScore": "bounded check_classes flaw log_odds log_odds_of_logits "
     "of_log_p refuse_missing scores serialize squashed squashed_support",
     "DualFocalLoss": "rival",
-    "Evaluation": "cuts meaning parts resample truth",
+    "Evaluation": "cuts drawn few_groups meaning part parts resample truth",
     "Labelled": "of",
+    "Policy": "cuts of_outputs one_unit was_fitted_on",
 }
 # Members to implement or call in a subclass: only the page of the base class has them.
 _FOR_SUBCLASSES = {

@@ -28,8 +28,11 @@ _TOKEN = re.compile(
 # Two spaces or more divide a line into pieces.
 _PIECE = re.compile(r"\S+(?: \S+)*")
 # In prose, only a letter with a short index is one; names are in backticks.
-_PROSE_INDEX = re.compile(r"(?<![\w/.])(\w[\u0300-\u036f]?)_(\w{1,2})(?![\w:])")
+_PROSE_INDEX = re.compile(
+    r"((?<![\w/.])\w[\u0300-\u036f]?|‖)_(\w{1,2}|\(\w\))(?![\w:])"
+)
 _PROSE_POWER = re.compile(r"(?<=[\w)])\^(\w+(?:\.\d+)?)")
+_PERCENT = re.compile(r"(?<=\d) %")
 _CODE = re.compile(
     r"(```.*?```|`[^`]*`|<div.*?</div>|^>>> .*$|\]\([^)]*\))", re.DOTALL | re.M
 )
@@ -48,6 +51,7 @@ def typeset(text: str) -> str:
     for i in range(0, len(pieces), 2):
         pieces[i] = _PROSE_INDEX.sub(r"\1<sub>\2</sub>", pieces[i])
         pieces[i] = _PROSE_POWER.sub(r"<sup>\1</sup>", pieces[i])
+        pieces[i] = _PERCENT.sub("&nbsp;%", pieces[i])
     return "".join(pieces)
 
 

@@ -31,41 +31,30 @@ _ELSEWHERE = {
     "changelog.md": "CHANGELOG.md",
     "contributing.md": "CONTRIBUTING.md",
 }
-_GUIDES = [
-    "calibrate.md",
-    "abstain.md",
-    "sets.md",
-    "independence.md",
-    "unknown.md",
-    "scores.md",
-    "ensembles.md",
-    "drift.md",
-    "export.md",
-    "deploy.md",
-    "independence.md",
-    "binary.md",
-    "segmentation.md",
-    "losses.md",
-    "metrics.md",
-    "monitor.md",
-    "report.md",
-    "export.md",
-    "deploy.md",
-    "arrays.md",
-    "devices.md",
-    "recipes.md",
-]
+_GUIDES = {
+    "Calibrate and abstain": "calibrate abstain sets scores unknown independence "
+    "ensembles",
+    "Measure": "metrics report monitor",
+    "Train": "losses recipes",
+    "In production": "export deploy drift devices",
+    "Kinds of data": "arrays binary segmentation",
+}
+# The start page shows the README, with links to the parts of the site.
+_BUTTONS = """[Get started](#install){ .md-button .md-button--primary }
+[Tutorials](tutorials/vision.md){ .md-button }
+[Guides](calibrate.md){ .md-button }
+[API](api/index.md){ .md-button }"""
 _log = logging.getLogger("mkdocs.hooks")
 
 
 def on_config(config: Any) -> Any:
-    """Orders the pages; guides that the list does not know come last."""
+    """Orders the pages."""
     # MkDocs has the folder of the hooks on the path only while it imports them.
     sys.path[:0] = [str(ROOT), str(DOCS)]
-    written = {path.name for path in DOCS.glob("*.md")}
-    special = {"concepts.md", "comparison.md"}
-    guides = [name for name in _GUIDES if name in written]
-    guides += sorted(written - set(guides) - special)
+    guides = [
+        {title: [f"{name}.md" for name in names.split()]}
+        for title, names in _GUIDES.items()
+    ]
     tutorials = [f"tutorials/{path.stem}.md" for path in _tutorials()]
     benchmarks = {"Benchmarks": "benchmarks.md"}
     config.nav = [
@@ -128,6 +117,13 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if page.file.src_uri in ("index.md", "concepts.md"):
         # The only pages of their tabs.
         page.meta["hide"] = ["navigation"]
+    if page.file.src_uri in ("comparison.md", "study.md"):
+        # Their tables take the width.
+        page.meta["hide"] = ["toc"]
+    if page.file.src_uri == "index.md":
+        head, picture, rest = markdown.partition("![")
+        hero = f'<div class="hero" markdown>\n\n{head}{_BUTTONS}\n\n</div>\n\n'
+        markdown = hero + picture + rest
     source = _ELSEWHERE.get(page.file.src_uri, f"docs/{page.file.src_uri}")
     folder = (ROOT / source).parent
     up = "../" * page.file.src_uri.count("/")

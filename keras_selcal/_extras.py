@@ -1,15 +1,14 @@
-"""Optional packages, which are extras of the distribution."""
+"""Optional packages."""
 
 import importlib
 from typing import Any
 
 
-def require(module: str, extra: str, by: str) -> Any:
+def require(module: str, by: str) -> Any:
     """Imports a module of an optional package.
 
     Args:
         module: the module's full name.
-        extra: the extra of `keras-selcal` that installs the package.
         by: what requires the package, for the error.
     """
     try:
@@ -17,5 +16,5 @@ def require(module: str, extra: str, by: str) -> Any:
     except ImportError as error:
         package = module.partition(".")[0].replace("sklearn", "scikit-learn")
         raise ImportError(
-            f'{by} requires {package}: `pip install "keras-selcal[{extra}]"`.'
+            f"{by} requires {package}: `pip install {package}`."
         ) from error

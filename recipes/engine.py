@@ -155,9 +155,7 @@ def _cluster(jobs: int) -> Iterator[Any]:
     try:
         import ray
     except ImportError as error:
-        raise ImportError(
-            f'`jobs` of {jobs} need Ray: `pip install -e ".[ray]"`.'
-        ) from error
+        raise ImportError(f"`jobs` of {jobs} need Ray: `pip install ray`.") from error
     import keras
 
     address = os.environ.get("RAY_ADDRESS")

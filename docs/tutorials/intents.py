@@ -64,6 +64,11 @@ model.fit(features(texts), y_train, epochs=8, batch_size=128, verbose=0)
 # Half of the validation samples fit the temperature, the other half the threshold. With
 # `delta=0.05`, the error rate of the answers is at most the target with probability 95 %,
 # for questions like the ones in the validation set.
+#
+# `fit` warns that 62 questions have exactly the outputs of another question. "Speak
+# arabic" and "speak navajo" differ only in words that the training data do not contain, and
+# look the same to the model. They are different questions, not copies of one, so the
+# guarantee holds and the warning can be ignored here.
 
 # %%
 classifier = SelectiveClassifier(model, calibrator=TemperatureScaling())
@@ -129,6 +134,6 @@ for name, each in (("before", classifier), ("counted as errors", careful)):
         print(f"  {figure:17} {100 * found[figure]:.1f} %")
 
 # %% [markdown]
-# `selective_risk` is that of the mixture. The price is coverage: the classifier answers fewer of
+# `selective_risk` is the risk of the mixture. The price is coverage: the classifier answers fewer of
 # the known questions. If more than one question in ten is out of scope, the risk is higher; fit
 # again with the larger share.

@@ -65,7 +65,7 @@ def export(model: keras.Model, path: str, format: str) -> None:
     if not path.endswith(ENDINGS[format]):
         refuse("path", path, f"a path that ends in {ENDINGS[format]}")
     for module in offered[format]:
-        require(module, f"export-{backend}", f"Export as {format!r} on {backend}")
+        require(module, f"Export as {format!r} on {backend}")
     if backend == "torch":
         _export_torch(model, path, format)
     elif format == "onnx" or (backend == "jax" and format == "openvino"):

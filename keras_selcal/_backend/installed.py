@@ -40,7 +40,7 @@ def require_backend() -> None:
         )
     else:
         remedy = (
-            'Install one and choose it: `pip install "keras-selcal[jax]"` and '
+            "Install one and choose it: `pip install jax` and "
             "`export KERAS_BACKEND=jax` (or torch, or tensorflow)"
         )
     raise ImportError(

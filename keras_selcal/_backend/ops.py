@@ -14,8 +14,8 @@ from keras_selcal._arrays import Tensor
 def mask_of(x: Any) -> Any:
     """Returns the mask that Keras has attached to a tensor, or None.
 
-    It is no attribute on JAX, whose tensors take none: only Keras knows where it is,
-    and has no public function for it.
+    On JAX it is not an attribute, since tensors take none: only Keras knows where it
+    is, and has no public function for it.
     """
     return get_keras_mask(x)
 

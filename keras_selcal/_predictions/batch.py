@@ -219,7 +219,7 @@ class Batch:
 
     @cached_property
     def _class(self) -> Tensor:
-        """Labels that are class indices, (n, 1), those that are no class as 0."""
+        """Labels that are class indices, (n, 1), others as 0."""
         return zero_unless(self._is_class, self.labels, ops)
 
     @cached_property

@@ -123,11 +123,10 @@ class Outputs:
         y_pred_shape: Shape,
         names: tuple[str, str] = NAMES,
     ) -> bool | None:
-        """Checks that labels fit predictions, of which errors use the `names`.
+        """Checks that labels fit predictions; errors call them by `names`.
 
         Returns True if labels hold class indices, False if they hold one entry for each
-        output or class, and None if the shapes, some of which TensorFlow may not know,
-        fit both.
+        output or class, and None if the shapes fit both (TensorFlow may not know all).
         """
         y_true, y_pred = names
         y_pred_shape = tuple(y_pred_shape)
@@ -144,7 +143,7 @@ class Outputs:
             refuse(
                 "decision_threshold",
                 self.decision_threshold,
-                f"0.5 for k={k} classes, of which the most probable is predicted",
+                f"0.5 for k={k} classes: the most probable one is predicted",
             )
         if y_true_shape is None:
             return False if one_unit or self.multi_label else None

@@ -50,8 +50,9 @@ def check_values(
     sample_weight: Any,
     names: tuple[str, str] = NAMES,
 ) -> "Samples":
-    """Checks the values of labels, predictions and weights, of which errors use the
-    first two's `names`; returns what counts.
+    """Checks the values of labels, predictions and weights; returns what counts.
+
+    Errors call the labels and the predictions by `names`.
     """
     y_pred = to_floats(to_numbers(names[1], y_pred))
     y_true = to_numbers(names[0], y_true)

@@ -155,7 +155,7 @@ class AffineCalibrator(Calibrator):
         start: Affine | None = None,
         tolerance: float = _TOLERANCE,
     ) -> Affine:
-        optimize = require("scipy.optimize", "calibrators", "This calibrator")
+        optimize = require("scipy.optimize", "This calibrator")
         x = self._features(data.logits.astype("float64"), scale, np)
         n, k = x.shape
         # In units of 1/σ, W and b have the same curvature.

@@ -26,7 +26,7 @@ from keras_selcal.calibrators.temperature_scaling import TemperatureScaling
 A = TypeVar("A", bound="AutoCalibration")
 
 _FOLDS = 5
-# A matrix is no candidate if n·k² is above this: its fits would take minutes.
+# A matrix is not a candidate if n·k² is above this: its fits would take minutes.
 _MOST_PRODUCTS = 1e8
 # The default candidates, the simplest first. All but the first need SciPy.
 _DEFAULT: tuple[type[Calibrator], ...] = (

@@ -414,8 +414,9 @@ class Calibrator(ABC):
         return made.from_config(record["config"])._with_parameters(parameters, fitted)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the arguments of the constructor, each of which is an attribute of
-        the same name. Fitted values are not included.
+        """Returns the arguments of the constructor, without fitted values.
+
+        Each is an attribute of the same name.
         """
         own = {
             name: getattr(self, name)

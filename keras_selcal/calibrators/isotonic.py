@@ -61,7 +61,7 @@ class IsotonicCalibration(OneVsRest):
     """
 
     def _fit(self, data: Labelled) -> Parameters:
-        isotonic = require("sklearn.isotonic", "calibrators", "This calibrator")
+        isotonic = require("sklearn.isotonic", "This calibrator")
         q, hits, weight = class_probabilities(data)
         knots, values = [], []
         for c in range(q.shape[-1]):

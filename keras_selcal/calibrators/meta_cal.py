@@ -331,7 +331,7 @@ class MetaAcc(MetaCalibrator):
     def _bag_and_threshold(
         self, data: Labelled, entropy: np.ndarray, correct: np.ndarray
     ) -> tuple[Bag, float]:
-        isotonic = require("sklearn.isotonic", "calibrators", "This calibrator")
+        isotonic = require("sklearn.isotonic", "This calibrator")
         n = data.total
         wanted = _ERRORS_IN_BAG / max(1 - self.accuracy, _ERRORS_IN_BAG / n)
         size = min(int(n // _BAG_SHARE), max(_MOST_IN_BAG, int(wanted)))

@@ -15,7 +15,7 @@ _RGBA = 4
 def require_tensorboard() -> Any:
     """Returns TensorBoard's classes of writers, events and summaries."""
     event, summary, writer = (
-        require(f"tensorboard.{module}", "tensorboard", "`log_dir`")
+        require(f"tensorboard.{module}", "`log_dir`")
         for module in (
             "compat.proto.event_pb2",
             "compat.proto.summary_pb2",

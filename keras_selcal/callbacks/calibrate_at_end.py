@@ -48,7 +48,7 @@ class CalibrateAtEnd(keras.callbacks.Callback):
             `import keras_selcal`, `keras.saving.load_model` loads it on any backend.
             The file is replaced in one step and never half written. By default
             nothing is saved.
-        calibrator: a calibrator, of which a copy is fitted. Defaults to
+        calibrator: a calibrator; a copy of it is fitted. Defaults to
             `TemperatureScaling()`. Its options describe the model's outputs:
             `multi_label`, `ignore_class` and `axis`.
         from_logits: whether the model returns logits. By default it does unless its

@@ -112,11 +112,11 @@ class CalibrationMonitor(keras.callbacks.Callback):
         num_bins: M, the number of bins of the binned errors.
         batch_size: batch size of the predictions for arrays. Defaults to 32.
         steps: how many batches of the validation data are read. By default all are.
-        picture_dir: a folder for plots by `keras_selcal.plots` (extra `plots`):
+        picture_dir: a folder for plots by `keras_selcal.plots` (requires matplotlib):
             `reliability-003.png` and `risk_coverage-003.png` for epoch 3.
         log_dir: a folder for TensorBoard, to which metrics and plots are written by
-            epoch, counted from 0 as Keras does there. Requires TensorBoard (extra
-            `tensorboard`), but not TensorFlow.
+            epoch, counted from 0 as Keras does there. Requires TensorBoard and
+            matplotlib, but not TensorFlow.
         picture_every: like `every`, for the plots. Defaults to `every`.
 
     Attributes:
@@ -183,7 +183,7 @@ class CalibrationMonitor(keras.callbacks.Callback):
         self.picture_dir = None if picture_dir is None else Path(picture_dir)
         self.log_dir = log_dir
         if picture_dir is not None or log_dir is not None:
-            require("matplotlib", "plots", "`picture_dir` or `log_dir`")
+            require("matplotlib", "`picture_dir` or `log_dir`")
         if log_dir is not None:
             require_tensorboard()
         self.values: dict[str, float] = {}

@@ -570,7 +570,7 @@ def _read_unknown(
 
 
 def _columns(options: argparse.Namespace) -> list[str]:
-    """Returns the columns that are no predictions: the groups, then the slices."""
+    """Returns the columns that are not predictions: the groups, then the slices."""
     return [options.groups, *getattr(options, "slices", [])]
 
 

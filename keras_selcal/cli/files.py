@@ -26,8 +26,7 @@ def read_predictions(
 ) -> PredictionFile:
     """Reads predictions and labels; errors name the file and the sample.
 
-    Columns (or arrays) whose names are in `extra` are no predictions; a file may lack
-    them.
+    Columns (or arrays) named in `extra` are not predictions; a file may lack them.
 
     The formats are those that `keras-selcal report --help` describes. The unnamed
     index column that pandas writes is ignored. Samples are counted from 0. Classes that
@@ -64,7 +63,7 @@ def _note_columns_of_zeros(path: Path, read: PredictionFile) -> None:
     if empty:
         warnings.warn(
             f"{path}: {', '.join(empty[:5])} has probability 0 in every sample; remove "
-            "columns that are no classes",
+            "columns that are not classes",
             stacklevel=3,
         )
 
@@ -212,7 +211,7 @@ def _from_table(
         numbers: the columns of predictions, (n, columns).
         cells: the column `label`, or None.
         multi_label: whether a cell may list several labels.
-        extra: the columns that are no predictions.
+        extra: the columns that are not predictions.
     """
     twice = [name for name, count in Counter(head).items() if count > 1]
     if twice:
@@ -246,8 +245,8 @@ def _from_table(
         others = [name for name in classes if not re.fullmatch(r"[pz]\d+", name)]
         fail(
             path,
-            f"columns that are no predictions must go, or be named by --groups or "
-            f"--slices: {', '.join(others)}",
+            f"columns that are not predictions must be removed, or named by --groups "
+            f"or --slices: {', '.join(others)}",
         )
     else:
         letter, names = "p", classes

@@ -32,8 +32,8 @@ the true labels, separated by semicolons.
 
 Classes are known by their names: two files are matched by name, in any order. Names
 that are numbers (2, 0, 1), or 0 … k-1 beside the same text (class_0, class_10), are
-class numbers. A label is a name or such a number; if names are no numbers, it may also
-be a position, counted from 0.
+class numbers. A label is a name or such a number; if the names are not numbers, it may
+also be a position, counted from 0.
 """
 
 # What each command does, and examples.
@@ -46,7 +46,7 @@ _COMMANDS = {
         "predictions.csv --groups patient --slices site sex",
     ),
     "fit": (
-        "fit a policy: a calibrator, and the confidence from which on to answer",
+        "fit a policy: a calibrator and a confidence threshold",
         "validation.npz --risk 0.05 -o policy.json",
         "validation.npz --coverage 0.8 --method none",
     ),
@@ -171,7 +171,7 @@ def make_parser() -> argparse.ArgumentParser:
         target.add_argument("--risk", type=float, metavar="R", help=about)
         about = "the least share of the samples to answer, such as 0.8"
         target.add_argument("--coverage", type=float, metavar="C", help=about)
-    about = "a policy, for whose calibrated confidences the threshold is"
+    about = "a policy; the threshold is for its calibrated confidences"
     add("threshold", "--policy", about, metavar="POLICY")
     about = "the probability with which the guarantee may fail"
     add("threshold", "--delta", about, type=float, default=0.05, metavar="D")
@@ -191,7 +191,7 @@ def make_parser() -> argparse.ArgumentParser:
     about = "column that names what is independent, such as the patient of each image:"
     about += " intervals and guarantees then count these, not samples"
     add("report compare threshold fit check", "--groups", about, metavar="COLUMN")
-    about = "columns, such as site and sex, for whose values to show the metrics"
+    about = "columns, such as site and sex: show the metrics for each of their values"
     add("report", "--slices", about, nargs="+", default=[], metavar="COLUMN")
     about = "bootstrap resamples of the intervals, 0 for none"
     add("report compare", "--bootstrap", about, type=int, default=1000, metavar="N")
@@ -206,7 +206,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("fit", "--csf", about + automatic, choices=scores, default="msp")
     about += " (default: msp, or the score of the policy)"
     add("threshold", "--csf", about, choices=SCORES)
-    about = "the classes are labels of which several can be true at once"
+    about = "several classes can be true at once"
     others = " ".join(made.keys() - {"apply", "check"})
     add(others, "--multi-label", about, action="store_true")
     return parser

@@ -24,7 +24,7 @@ class PredictionFile(NamedTuple):
         columns: the position of each class in the file, or None if it is the same.
         calibrator: the calibrator that `keras-selcal calibrate` has applied, or None;
             only .npz files tell.
-        extra: columns that are no predictions, such as the patient of each sample.
+        extra: columns that are not predictions, such as the patient of each sample.
     """
 
     y_pred: Array

@@ -275,8 +275,8 @@ class ConformalClassifier(AnsweringClassifier):
             verbose: as in `keras.Model.predict`.
 
         Returns:
-            Those of `evaluate_sets`, `accuracy` (of the most probable class) and, if
-            there are strata, `stratum_coverage`, a dict.
+            A dict with the figures of `evaluate_sets`, `accuracy` (of the most probable
+            class) and, if there are strata, `stratum_coverage`.
         """
         check_order(x, strata=strata)
         layer = self._fitted()

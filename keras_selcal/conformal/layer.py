@@ -135,7 +135,7 @@ class ConformalLayer(AnswerLayer):
     def _scores(self, columns: Tensor, probabilities: Tensor) -> Tensor:
         u: Any = 1.0
         if self.score.seed is not None:
-            # Those of the model itself: a calibrator can map many samples to one value.
+            # Of the model itself: a calibrator can map many samples to one value.
             logits = columns if self.outputs.from_logits else safe_log(columns, ops)
             direction = ops.convert_to_tensor(self._direction)
             # One kernel of the backend: compiled and eager steps round alike.

@@ -15,8 +15,8 @@ class ConformalPrediction(NamedTuple):
     """Answers of a conformal classifier.
 
     Attributes:
-        sets: which classes each set holds, boolean (..., k). Those of masked tokens
-            are empty.
+        sets: which classes each set holds, boolean (..., k). Masked tokens have
+            empty sets.
         labels: the most probable classes (...), whether their set holds them or not;
             −1 for masked tokens.
         sizes: how many classes each set holds, (...).

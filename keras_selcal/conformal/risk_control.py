@@ -55,7 +55,7 @@ def control_risk(
     It needs losses that never fall from one threshold to the next, which is checked.
     With `delta`, Learn then Test needs no such thing and guarantees
     P(R(λ) ≤ r) ≥ 1 − δ, over calibration samples. Each hypothesis "R(λ) > r" is tested
-    at the level δ, from the safest threshold on until one fails (fixed sequence
+    at the level δ, beginning with the safest threshold, until one fails (fixed sequence
     testing): by betting (`keras_selcal.selective.bounds`), or where losses are 0 or 1
     by the exact tail P(Bin(n, r) ≤ n R̂). Of several risks the largest p-value counts.
 

@@ -108,7 +108,7 @@ def conformal_threshold(
         sample_weight: (n,), at least 0. Samples of weight 0 (padding) do not count;
             equal weights change nothing, and unequal ones are refused with `delta`.
         groups: (n,), which samples depend on each other: the image of a pixel, the
-            sequence of a token. Each group then counts as one sample, within which
+            sequence of a token. Each group then counts as one sample, in which
             every score has an equal share, and the guarantee is for a random sample
             of a new group. For a random token of all tokens, pass the length of its
             sequence as the weight of each.

@@ -20,7 +20,7 @@ them. `choose` finds the best of them all on held-out data. The support of `"gen
 [−m (1/m (1 − 1/m))^0.1, 0] with m = min(k, 100). Losses see an unbounded score as s/(4
 + |s|), and streaming metrics have cells that are uniform on this scale, so they
 distinguish scores above about 100 only roughly: subtract the mean logit of a network
-whose logits have a large common offset. Functions are exact. Use `"msp"` for one
+if its logits have a large common offset. Functions are exact. Use `"msp"` for one
 sigmoid unit and independent labels: of their logits (0, z), `"max_logit"` and
 `"energy"` see one side only, and `choose` leaves them out. `"max_logit_pnorm"` is
 constant for two classes, and raises ValueError; it is constant, too, for rows in which

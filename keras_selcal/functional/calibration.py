@@ -135,8 +135,8 @@ def ece(
     probability of class 1 and y = 1 the event. Other norms as in `calibration_error`.
 
     Args:
-        y_true: class indices (...) or (..., 1), or distributions (..., k), of which
-            the mass of ŷ counts as correct.
+        y_true: class indices (...) or (..., 1), or distributions (..., k): the
+            mass of ŷ counts as correct.
         y_pred: probabilities or logits, (..., k); of one sigmoid unit, (..., 1) or
             (n,).
         num_bins: M.

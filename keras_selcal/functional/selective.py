@@ -292,8 +292,8 @@ def failure_auroc(
     ```
 
     Args:
-        y_true: class indices (...) or (..., 1), or distributions (..., k), by whose
-            mass a sample is partly correct and partly wrong.
+        y_true: class indices (...) or (..., 1), or distributions (..., k): a
+            sample is then partly correct and partly wrong.
         y_pred: probabilities or logits, (..., k); of one sigmoid unit, (..., 1) or
             (n,).
         csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it.

@@ -48,8 +48,8 @@ def smooth_ece(
     with its mirror image, and both count; in relplot and probmetrics only one does.
 
     Args:
-        y_true: class indices (...) or (..., 1), or distributions (..., k), of which
-            the mass of the predicted class counts as correct.
+        y_true: class indices (...) or (..., 1), or distributions (..., k): the
+            mass of the predicted class counts as correct.
         y_pred: probabilities or logits, (..., k); of one sigmoid unit, (..., 1) or
             (n,).
         kind: `"top_label"` or `"positive"`, as in `ece`.

@@ -35,7 +35,7 @@ def axes(ax: Any, count: int = 1, size: tuple[float, float] = (6.0, 4.5)) -> lis
         count: the number of Axes.
         size: width and height of each in a new figure, in inches.
     """
-    Axes = require("matplotlib.axes", "plots", "`keras_selcal.plots`").Axes
+    Axes = require("matplotlib.axes", "`keras_selcal.plots`").Axes
     if ax is None:
         import matplotlib.pyplot as plt
 
@@ -65,7 +65,7 @@ def models(y_pred: Any) -> dict[str, Any]:
 
 
 def text(name: Any) -> str:
-    """Returns a name in the form in which matplotlib draws it unchanged.
+    """Escapes a name, which matplotlib then draws unchanged.
 
     Dollar signs are escaped because they would start a formula. A leading underscore
     gets a space in front because legends leave out labels that begin with one.

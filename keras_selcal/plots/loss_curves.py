@@ -31,7 +31,7 @@ def loss_weights(
     """Draws the weight that a loss gives a sample, against p of its true class.
 
     The prediction at p has p for the true class, and the others share 1 − p. Focal
-    weights depend only on p. Those of AU and AURC depend on the rank of the sample's
+    weights depend only on p. AU and AURC weights depend on the rank of the sample's
     confidence in its batch: here, a large batch with the distribution of `y_pred`, or
     with `msp` uniform on [1/k, 1]. The numbers come from
     `keras_selcal.losses.analysis.loss_curve`.

@@ -107,11 +107,11 @@ class Comparison(tables.MetricTable[Difference]):
                 f"{self.first.drawn}, the same for both models. Undecided: the "
                 "interval contains 0."
             )
-            notes += self.first.few_groups
         return "\n".join(
             [
                 f"Difference {one} − {two} on the same {self.first.num_samples:,} "
                 "samples",
+                *([f"Warning: {few}"] if (few := self.first.few_groups) else []),
                 "",
                 *tables.aligned(head, rows, right={1, 2, 4}),
                 *notes,

@@ -167,18 +167,16 @@ class Evaluation(MetricTable[Interval]):
         return f" of the {self.num_groups:,} groups, each with all of its samples"
 
     @property
-    def few_groups(self) -> list[str]:
-        """A sentence on intervals of few groups, or none."""
-        if self.num_groups is None or self.num_groups >= FEWEST:
-            return []
+    def few_groups(self) -> str:
+        """A warning about intervals of few groups; "" if there are enough."""
+        if not self.bootstrap or self.num_groups is None or self.num_groups >= FEWEST:
+            return ""
         if self.num_groups == 1:
-            return [
-                "One group has no intervals: it takes several to see how they vary."
-            ]
-        return [
+            return "One group has no intervals: it takes several to see how they vary."
+        return (
             f"Intervals of fewer than {FEWEST} groups are too narrow; these are of "
             f"{self.num_groups}."
-        ]
+        )
 
     def _set_units(self, units: Array) -> None:
         """Keeps what resamples draw, for a unit of each row."""

@@ -128,8 +128,6 @@ class CalibrationReport(Evaluation):
       Data](https://doi.org/10.1111/j.1467-9868.2007.00593.x) (groups)
     """
 
-    per_label = Evaluation.per_class
-
     def compare(self, other: "CalibrationReport") -> Comparison:
         """Compares two models on the same samples by the paired bootstrap.
 
@@ -268,10 +266,9 @@ class CalibrationReport(Evaluation):
             head.insert(2, f"{100 * self.confidence_level:g} % interval")
             notes.append(
                 f"Intervals: percentiles over {self.bootstrap:,} bootstrap resamples"
-                f"{self.drawn}. Those of small calibration errors lie too high: "
+                f"{self.drawn}. Intervals of small calibration errors lie too high: "
                 "resampling adds noise."
             )
-            notes += self.few_groups
         if outside:
             notes.append("* The value lies outside its interval.")
         if self.check is not None:
@@ -289,6 +286,7 @@ class CalibrationReport(Evaluation):
                 f"{title}: {self.num_samples:,} samples{within}, "
                 f"{self.num_classes:,} {classes}{strange}, confidence score "
                 f"{self.csf.__name__}",
+                *([f"Warning: {self.few_groups}"] if self.few_groups else []),
                 "",
                 *tables.aligned(head, rows, right={1}),
                 *(self._label_lines() if self.multi_label else []),

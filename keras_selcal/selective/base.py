@@ -171,7 +171,7 @@ class AnsweringClassifier:
         if self._fitted_on == digest:
             warnings.warn(
                 "The classifier is evaluated on the data that its threshold was "
-                "selected on: its figures are no test of the guarantee, and look "
+                "selected on: its figures do not test the guarantee, and look "
                 "better than they are.",
                 stacklevel=3,
             )

@@ -87,6 +87,7 @@ def explain_unmet(
     smallest: float,
     passes: Callable[[int], bool],
     step: float = math.inf,
+    among: str = "",
     remedy: str = "Raise `risk`.",
 ) -> str:
     """Returns why no threshold has a risk of at most r, and what can be had.
@@ -100,6 +101,7 @@ def explain_unmet(
         smallest: the smallest risk that a threshold has on them.
         passes: whether a multiple of n, of the same kind, guarantees r.
         step: how exactly the number that passes is estimated.
+        among: the thresholds that `smallest` is about, if not all.
         remedy: what helps if more samples do not.
     """
     text = f"No threshold has a risk of at most {risk:g} {how} on these {n} {unit}."
@@ -107,8 +109,8 @@ def explain_unmet(
         text += f" The smallest risk that they can guarantee is {possible:.3g}."
     if smallest >= risk:
         return (
-            f"{text} More {unit} would not help: the smallest risk of any threshold is "
-            f"{smallest:.3g} on these. {remedy}"
+            f"{text} More {unit} would probably not help: the smallest risk of any "
+            f"threshold{among} is {smallest:.3g} on these. {remedy}"
         )
     low, high = n, 2 * n
     while not passes(high):

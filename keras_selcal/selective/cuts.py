@@ -373,6 +373,8 @@ class Cuts:
             possible=least_passing(r, lambda x: self.search(x, delta) >= 0, steps=10),
             smallest=float(self._smallest(few * (1 - 1e-12))[0]),
             passes=lambda count: self.search(r, delta, count // n) >= 0,
+            # Fewer may all be right by luck.
+            among=f" that accepts at least {math.ceil(few):,}",
         )
 
     def _explanation_of_several(self, risk: np.ndarray, delta: float) -> str:

@@ -24,8 +24,8 @@ OF_POLICY = ("labels", "outputs")
 # Share of copies among the samples above which a guarantee is doubtful.
 _MOST_COPIES = 0.01
 
-# Of random halves. Not 0, by which many data are shuffled: the same permutation again
-# could undo that and split data that were sorted by class by their class.
+# Of random halves. Not 0, a common seed for shuffling: the same permutation again could
+# undo the shuffle and split sorted data by class.
 _SPLIT_SEED = 0x5E1CA1
 
 

@@ -184,7 +184,7 @@ def choose_score(
     data: SelectionData,
     answer: Callable[[ConfidenceScore], dict[str, Array]],
 ) -> Choice:
-    """Returns the score by whose confidences the answers have the lowest AURC.
+    """Chooses the score with the lowest AURC of the answers.
 
     Args:
         data: what the scores are compared on.

@@ -1,4 +1,4 @@
-"""Losses of answers, whose mean among the accepted ones is a risk."""
+"""Losses of answers; their mean among the accepted ones is a risk."""
 
 from typing import Any
 

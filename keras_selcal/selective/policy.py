@@ -60,7 +60,7 @@ class Policy:
             unit.
         calibrator: the fitted calibrator, or None.
         csf: the score.
-        threshold: confidence from which on to answer, a number; if multi-label, an
+        threshold: the least confidence that is answered, a number; if multi-label, an
             array with one for each label, and of a fit with `per_class=True` one for
             each predicted class.
         record: a `FitRecord`, what the policy was fitted on and what it promises.
@@ -262,8 +262,8 @@ class Policy:
             weight, units = data.weight, data.units
             if self.was_fitted_on(data):
                 warnings.warn(
-                    "These are the data that the policy was fitted on: they are no "
-                    "test of its promise.",
+                    "These are the data that the policy was fitted on: they do "
+                    "not test its promise.",
                     stacklevel=2,
                 )
         else:

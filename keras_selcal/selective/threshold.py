@@ -33,8 +33,8 @@ def select_threshold(
     A sample is accepted where score ≥ threshold; equal scores are never split.
 
     - `coverage=κ`: the largest threshold that accepts at least a share κ.
-    - `risk=r`: the threshold of largest coverage whose share of errors among the
-      accepted samples is at most r. That share is of these samples only: on new ones
+    - `risk=r`: the threshold of largest coverage with a share of errors of at most r
+      among the accepted samples. This is the share in these samples only: on new ones
       it exceeds r about half of the time; a warning says so.
     - `risk=r, delta=δ`: a threshold of large coverage whose true risk is at most r
       with probability 1 − δ over the samples (selection with guaranteed risk).

@@ -20,8 +20,8 @@ from keras_selcal.stacks.arrays import checked, columns, combined
 class Combine(keras.layers.Layer):
     """Combines the predictions of several members, as `combine` does, in a model.
 
-    Its inputs are a list of s predictions (..., k); its output are logits (..., k), two
-    columns for one sigmoid unit (..., 1), of which the softmax is the mean probability
+    The inputs are a list of s predictions (..., k). The output is logits (..., k), or
+    two columns for one sigmoid unit (..., 1): their softmax is the mean probability,
     and the largest is a score of the stack.
     `SelectiveClassifier(model, csf="max_logit")` abstains by that score. Members may be
     models, one model for augmented inputs, or `MCDropout`.

@@ -45,7 +45,7 @@ def embed(texts: Any) -> np.ndarray:
         texts: sequence of texts.
     """
     modules = ("wordllama", "safetensors.numpy", "tokenizers")
-    wordllama, weights_of, words = (require(m, "text", "Text data") for m in modules)
+    wordllama, weights_of, words = (require(m, "Text data") for m in modules)
     # The wheel has both files; its own loader looks for one of them on the internet.
     folder = Path(wordllama.__file__).parent
     file = folder / "tokenizers" / "l2_supercat_tokenizer_config.json"

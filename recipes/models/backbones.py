@@ -113,15 +113,13 @@ def _backbone(
     options: dict[str, Any],
 ) -> Any:
     """Returns a backbone with random weights, or that of a preset."""
-    extra = package.replace("_", "-")
     try:
         kind = getattr(importlib.import_module(package).models, name)
     except ImportError as error:
-        needed = "keras-cv and TensorFlow, on every backend"
+        # KerasCV imports TensorFlow on every backend.
+        needed = "keras-cv tensorflow" if package == "keras_cv" else "keras-hub"
         raise ImportError(
-            f"The models {package}_* need "
-            f"{needed if package == 'keras_cv' else 'keras-hub'}: "
-            f'pip install "keras-selcal[{extra}]" ({error})'
+            f"The models {package}_* require `pip install {needed}` ({error})"
         ) from error
     if preset is None:
         return kind(**sizes, **options)
@@ -129,6 +127,6 @@ def _backbone(
         return kind.from_preset(preset, **options)
     except Exception as error:  # of the library, of its downloader or of the network
         raise ValueError(
-            f"`preset` must be a folder, or the name of a preset of {extra} that is on "
-            f"this machine or can be downloaded. Received: preset={preset!r}"
+            f"`preset` must be a folder, or the name of a preset of {package} that is "
+            f"on this machine or can be downloaded. Received: preset={preset!r}"
         ) from error

@@ -149,8 +149,7 @@ def safetensors() -> Any:
         from safetensors import numpy
     except ImportError as error:
         raise ImportError(
-            "`.safetensors` files need the package safetensors: "
-            'pip install "keras-selcal[recipes]"'
+            "`.safetensors` files require safetensors: `pip install safetensors`."
         ) from error
     return numpy
 

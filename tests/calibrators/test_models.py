@@ -306,7 +306,7 @@ def test_bad_arguments(make, argument):
 
 
 @pytest.mark.backend_free
-def test_missing_package_names_the_extra(monkeypatch):
+def test_a_missing_package_is_named(monkeypatch):
     real = builtins.__import__
 
     def missing(name, *args, **kwargs):
@@ -320,9 +320,9 @@ def test_missing_package_names_the_extra(monkeypatch):
     monkeypatch.setattr("importlib.import_module", no_module)
     monkeypatch.setattr(builtins, "__import__", missing)
     z, y = draw(n=300)
-    with pytest.raises(ImportError, match=r"scipy.*keras-selcal\[calibrators\]"):
+    with pytest.raises(ImportError, match="pip install scipy`"):
         VectorScaling().fit(z, y)
-    with pytest.raises(ImportError, match=r"scikit-learn.*keras-selcal\[calibrators\]"):
+    with pytest.raises(ImportError, match="pip install scikit-learn`"):
         IsotonicCalibration().fit(z, y)
     # These need neither.
     for calibrator in (TemperatureScaling(), HistogramBinning(), MetaMis()):

@@ -251,7 +251,7 @@ def test_a_bad_file_is_one_line_and_exit_code_2(tmp_path, capsys, data, told):
         ("label;p0;p1\n0;0.5;0.5\n", "must be separated by commas"),
         (
             "label,id,p0,p1\n0,7,0.5,0.5\n",
-            "no predictions must go, or be named by --groups or --slices: id",
+            "not predictions must be removed, or named by --groups or --slices: id",
         ),
         ("label,p0,p1\ncat,0.5,0.5\n", "the label 'cat' of sample 0 is not a class"),
         ("label,a,b\nc,0.5,0.5\n", "or one of the class names: a, b"),

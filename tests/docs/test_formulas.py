@@ -41,6 +41,7 @@ def test_pieces_that_start_in_the_same_column_are_aligned():
 def test_code_is_left_alone():
     code = "`p_y`\n\n```python\nx_1 = 2\n```\n"
     assert formulas.typeset(f"p_y and {code}") == f"p<sub>y</sub> and {code}"
+    assert formulas.typeset("π_(1), ‖z‖_p") == "π<sub>(1)</sub>, ‖z‖<sub>p</sub>"
     assert formulas.typeset("(1 − s)^1.5.") == "(1 − s)<sup>1.5</sup>."
     assert formulas.typeset("```\np_y\n```").startswith('<div class="formula"><math>')
 

@@ -66,7 +66,7 @@ def test_goemotions_end_to_end(emotions, tmp_path):
         assert p.shape == (len(y) // 2, K)
         assert functional.nll(y[1::2], p, multi_label=True) < before
     report = CalibrationReport(y, z, **options, bootstrap=0)
-    labels = report.per_label()
+    labels = report.per_class()
     np.testing.assert_allclose([labels[c]["frequency"] for c in range(K)], y.mean(0))
     assert report["accuracy"].value == pytest.approx(((z > 0) == (y > 0)).mean())
     assert "All labels are pooled" in str(report)

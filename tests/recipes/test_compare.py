@@ -316,10 +316,10 @@ def test_bad_input_gets_one_line(arguments, expected, tmp_path, monkeypatch, cap
 
 
 @pytest.mark.backend_free
-def test_texts_without_embeddings_name_the_extra(tmp_path, monkeypatch, capsys):
+def test_texts_without_embeddings_name_the_package(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "wordllama", None)
     (tmp_path / "own.csv").write_text("text,label\na,x\nb,y\n")
     assert run("--dataset", f"text:{tmp_path / 'own.csv'}") == 1
     error = capsys.readouterr().err
-    assert 'Text data requires wordllama: `pip install "keras-selcal[text]"`' in error
+    assert "Text data requires wordllama: `pip install wordllama`" in error
     assert error.count("\n") == 1

@@ -155,7 +155,7 @@ def wait_for(condition):
         time.sleep(0.05)
 
 
-def test_runs_at_a_time_name_the_extra_without_ray(tmp_path, monkeypatch):
+def test_runs_at_a_time_name_the_package_without_ray(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ImportError, match=r"`jobs` of 2 need Ray: `pip install"):
         train(jobs(tmp_path, "ab"), Pool(2))

@@ -146,6 +146,11 @@ def test_table_and_page_tell_what_is_drawn(rng, tmp_path):
         assert f"120 samples in {number} groups" in text
         assert f"resamples of the {number} groups, each with all of its" in text
         assert "fewer than 30 groups are too narrow" in text
+    # Ahead of every figure.
+    warning = '<p class="alarm"><strong>Intervals of fewer'
+    assert page.index(warning) < page.index('class="cards"')
+    assert str(report).splitlines()[1].startswith("Warning: Intervals of fewer")
+    assert "too narrow" not in str(report_of(y, z, 0, groups=groups, **options))
     assert "take the samples for independent" not in page
     plain = report_of(y, z, **options)
     page = plain.to_html(tmp_path / "page.html").read_text("utf-8")

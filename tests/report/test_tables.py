@@ -142,7 +142,7 @@ def test_table(rng):
         assert row[arrows] == {"lower": "↓", "higher": "↑"}[better]
         assert len(row) > arrows + 10
     assert "20 bootstrap resamples" in lines[-1]
-    assert "Those of small calibration errors lie too high" in lines[-1]
+    assert "Intervals of small calibration errors lie too high" in lines[-1]
     assert repr(report) == str(report)
 
 

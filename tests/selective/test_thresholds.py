@@ -195,9 +195,9 @@ def test_unmet_guarantees_say_what_can_be_met():
     assert "About 2,000 samples" in str(e.value)
     # With that many of the same kind it is met.
     assert select_threshold(np.arange(2e3), np.ones(2000), risk=0.002, delta=0.05) == 0
-    with pytest.raises(ValueError, match="More samples would not help") as e:
+    with pytest.raises(ValueError, match="More samples would probably not help") as e:
         select_threshold(s, np.arange(1000) % 2, risk=0.4, delta=0.05)
-    assert "smallest risk of any threshold is 0.4" in str(e.value)
+    assert "smallest risk of any threshold that accepts at least " in str(e.value)
     groups = np.repeat(np.arange(100), 10)
     with pytest.raises(ValueError, match=r"on these 100 groups.* groups of the same"):
         select_threshold(s, right, risk=0.01, delta=0.05, groups=groups)

@@ -122,10 +122,9 @@ def _notes(subject: Subject) -> str:
         parts.append(
             "Intervals of metrics contain the middle "
             f"{round_percent(report.confidence_level)} of {count(report.bootstrap)} "
-            f"bootstrap resamples{report.drawn} (seed {report.seed}). Those of small "
-            "calibration errors are too high because resampling adds noise."
+            f"bootstrap resamples{report.drawn} (seed {report.seed}). Intervals "
+            "of small calibration errors are too high because resampling adds noise."
         )
-        parts += report.few_groups
     if report.num_groups is None:
         parts.append(
             "Intervals and guarantees take the samples for independent. If several "

@@ -78,7 +78,9 @@ def at_a_glance(subject: Subject) -> str:
         _compared(comparison, name, base)
         for comparison, name in zip(subject.comparisons, others, strict=True)
     )
-    return f'{compared}<div class="cards">{cards}</div>'
+    few = subject.first.few_groups
+    warning = f'<p class="alarm"><strong>{few}</strong></p>' if few else ""
+    return f'{warning}{compared}<div class="cards">{cards}</div>'
 
 
 def _compared(comparison: Comparison, name: str, base: str) -> str:
