@@ -25,8 +25,8 @@ pytest.importorskip("keras_hub", reason="tox -e keras_cv trains these networks")
 pytest.importorskip("keras_cv", reason="tox -e keras_cv trains these networks")
 
 NETWORKS = {
-    "keras_cv_resnet50": {"epochs": 12},
-    "keras_cv_resnet50_v2": {"epochs": 12},
+    "keras_cv_resnet50": {"set": ("learning_rate=0.03",), "epochs": 12},
+    "keras_cv_resnet50_v2": {"set": ("learning_rate=0.03",), "epochs": 12},
     "keras_hub_vit_small": {"epochs": 6},
     "vit_small": {"set": ("image_size=32", "learning_rate=0.05"), "epochs": 6},
     # A stand-in: Swin-Tiny itself takes images of 224 × 224, and minutes.
