@@ -42,6 +42,8 @@ _HEAD = """\
 Each section is written by `python -m recipes claims NAME`, and the page by
 `python -m recipes claims --page`. The verdicts are holds, holds under a condition, does
 not hold, undecided, and could not be tested here; a rule computes each from figures.
+Labels such as `combined_acc_ece` are those of the paper's source. β, τ, κ and ν are its
+letters; w is the share of β's gradient that is kept: 1 in the paper, 0 by default here.
 `ece_bound` also draws ECE against the number of bins. `meta_cal` trains a network on
 digits with wrong labels, and takes other networks by `--run FOLDER`: here the CIFAR-10
 networks of He et al. with weights trained by others (`resnet20.th`, `resnet56.th` of

@@ -188,7 +188,7 @@ def tables(
         fit_on: images for T and Meta-Cal; paper is val for T, train for Meta-Cal.
     """
     from recipes.overview import finished
-    from recipes.paper.table_files import write_tables
+    from recipes.paper.tables import write_tables
 
     runs = finished(run)
     files, notes = write_tables(runs, output, fit_on)

@@ -22,9 +22,10 @@ from recipes.evaluation import (
     COVERAGE,
     DECIDING,
     Gap,
-    metric,
+    digits_of,
     paired,
     scaled_measures,
+    titled,
 )
 from recipes.progress import Progress, console
 from recipes.runs import Run
@@ -219,26 +220,10 @@ def verdict(gaps: Gaps, base: str) -> list[str]:
     }
     for loss, found in gaps.items():
         figures = ", ".join(
-            f"{titled(name)[:-2]} {found[name].text(name, _digits(name))}"
-            for name in PRIMARY
+            f"{titled(name)[:-2]} {found[name].text(name)}" for name in PRIMARY
         )
         lines.append(f"{words(loss)} {kinds[decided(found)]}: {figures}.")
     return [line[0].upper() + line[1:] for line in lines]
-
-
-def titled(name: str) -> str:
-    """Returns the title of a metric, with an arrow to what is better.
-
-    Example:
-    >>> titled("nll_ts")
-    'NLL + TS ↓'
-    """
-    heading = metric(name.removesuffix("_ts")).heading
-    return f"{heading[:-2]} + TS{heading[-2:]}" if name.endswith("_ts") else heading
-
-
-def _digits(name: str) -> int:
-    return 3 if "nll" in name else 2
 
 
 def table(rows: Sequence[Row], protocol: str) -> Table:
@@ -246,11 +231,11 @@ def table(rows: Sequence[Row], protocol: str) -> Table:
     base = rows[0]["loss"]
     first = [r for r in rows if (r["loss"], r["protocol"]) == (base, protocol)]
     means = [
-        f"{np.mean([r[f'test_{m}'] for r in first]):.{_digits(m)}f}" for m in SHOWN
+        f"{np.mean([r[f'test_{m}'] for r in first]):.{digits_of(m)}f}" for m in SHOWN
     ]
     lines = [[table_of_losses.words(base), *means]]
     for loss, found in gaps_of(rows, protocol).items():
-        texts = [found[name].text(name, _digits(name)) for name in SHOWN]
+        texts = [found[name].text(name) for name in SHOWN]
         lines.append([table_of_losses.words(loss), *texts])
     heading = ["test data", *map(titled, SHOWN)]
     return Table(heading, lines, title=_PROTOCOLS[protocol])

@@ -107,6 +107,22 @@ def metric(name: str) -> PaperMetric:
     return METRICS.get(name) or PaperMetric(name)
 
 
+def titled(name: str) -> str:
+    """Returns the title of a figure such as `"nll_ts"`, with an arrow to the better.
+
+    Example:
+    >>> titled("nll_ts")
+    'NLL + TS ↓'
+    """
+    heading = metric(name.removesuffix("_ts")).heading
+    return f"{heading[:-2]} + TS{heading[-2:]}" if name.endswith("_ts") else heading
+
+
+def digits_of(name: str) -> int:
+    """Returns the number of digits of a figure after the decimal point in tables."""
+    return 3 if "nll" in name else 2
+
+
 def scaled_measures(
     val: Predictions,
     test: Predictions,
@@ -165,8 +181,14 @@ class Gap(NamedTuple):
         name = metric.removeprefix("test_").removeprefix("val_")
         return "better" if (self.mean > 0) == name.startswith(_HIGHER) else "worse"
 
-    def text(self, metric: str, digits: int) -> str:
-        """Returns the difference, with ▲ if it is better and ▼ if it is worse."""
+    def text(self, metric: str) -> str:
+        """Returns the difference, with ▲ if it is better and ▼ if it is worse.
+
+        Example:
+        >>> Gap(-0.5, 0.2).text("ece")
+        '−0.50 ±0.20 ▲'
+        """
+        digits = digits_of(metric)
         mark = {"better": " ▲", "worse": " ▼"}.get(self.verdict(metric), "")
         half = "" if math.isnan(self.half) else f" ±{self.half:.{digits}f}"
         return f"{self.mean:+.{digits}f}{half}{mark}".replace("-", "−")

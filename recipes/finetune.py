@@ -7,34 +7,7 @@ import keras
 from keras_selcal import losses
 from keras_selcal._predictions.models import gives_logits
 from keras_selcal._validation import refuse
-
-
-@keras.saving.register_keras_serializable(package="keras_selcal_recipes")
-class CoupledSGD(keras.optimizers.SGD):
-    """SGD that adds λ·w to the gradient, like `weight_decay` in PyTorch.
-
-    `weight_decay` in Keras is decoupled from the gradient and therefore from the
-    momentum, which makes the decay 1/(1 − momentum) times weaker.
-
-    Args:
-        learning_rate: as in `keras.optimizers.SGD`.
-        l2: λ, the weight of the ℓ2 penalty.
-        **kwargs: further arguments of `keras.optimizers.SGD`.
-    """
-
-    def __init__(
-        self, learning_rate: Any = 0.01, *, l2: float = 5e-4, **kwargs: Any
-    ) -> None:
-        super().__init__(learning_rate, **kwargs)
-        self.l2 = l2
-
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Updates one variable."""
-        gradient = keras.ops.cast(gradient, variable.dtype) + self.l2 * variable
-        super().update_step(gradient, variable, learning_rate)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "l2": self.l2}
+from recipes.optimizers import TorchSGD
 
 
 def finetune(
@@ -90,7 +63,7 @@ def finetune(
             f"one with from_logits={from_logits}, as this model's output requires",
         )
     if optimizer is None:
-        optimizer = CoupledSGD(learning_rate, momentum=0.9)
+        optimizer = TorchSGD(learning_rate)
     tuned = keras.models.clone_model(model)
     tuned.set_weights(model.get_weights())
     tuned.compile(optimizer=optimizer, loss=loss, metrics=["accuracy"])

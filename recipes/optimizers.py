@@ -5,13 +5,11 @@ from typing import Any
 import keras
 from keras import ops
 
-from recipes.finetune import CoupledSGD
-
 Tensor = Any
 
 
 @keras.saving.register_keras_serializable(package="keras_selcal_recipes")
-class TorchSGD(CoupledSGD):
+class TorchSGD(keras.optimizers.SGD):
     """SGD with momentum and weight decay as an ℓ2 term of the gradient.
 
     Formula:
@@ -24,8 +22,9 @@ class TorchSGD(CoupledSGD):
 
     This is `torch.optim.SGD(lr=η, momentum=μ, weight_decay=λ, nesterov=…)`. The
     velocity of `keras.optimizers.SGD` holds η·g, so that old gradients keep the old η
-    after η is lowered. As in PyTorch, every trainable variable decays, including biases
-    and the scales of batch normalisation.
+    after η is lowered, and its `weight_decay` is decoupled from the gradient and thus
+    from the momentum, which makes it 1/(1 − μ) times weaker. As in PyTorch, every
+    trainable variable decays, including biases and the scales of batch normalisation.
 
     Args:
         learning_rate: η, a float or a schedule.
@@ -48,17 +47,21 @@ class TorchSGD(CoupledSGD):
         l2: float = 5e-4,
         **kwargs: Any,
     ) -> None:
-        super().__init__(learning_rate, l2=l2, momentum=momentum, **kwargs)
+        super().__init__(learning_rate, momentum=momentum, **kwargs)
+        self.l2 = l2
 
     def update_step(self, gradient: Tensor, variable: Any, learning_rate: Any) -> None:
         """Updates one variable."""
+        gradient = ops.cast(gradient, variable.dtype) + self.l2 * variable
         if not self.momentum:
             super().update_step(gradient, variable, learning_rate)
             return
-        gradient = ops.cast(gradient, variable.dtype) + self.l2 * variable
         velocity = self.momentums[self._get_variable_index(variable)]
         self.assign(velocity, self.momentum * velocity + gradient)
         step = velocity
         if self.nesterov:
             step = gradient + self.momentum * velocity
         self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * step)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "l2": self.l2}

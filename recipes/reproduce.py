@@ -20,8 +20,7 @@ from recipes import data, losses, models, settings, tasks
 from recipes.engine import ONE, Job, train_all
 from recipes.optimizers import TorchSGD
 from recipes.paper import published
-from recipes.paper.table_files import write_tables
-from recipes.paper.tables import TABLES
+from recipes.paper.tables import TABLES, write_tables
 from recipes.progress import Progress, console, duration
 from recipes.runs import Run
 from recipes.tables import Table

@@ -6,15 +6,14 @@ evidence. `python -m recipes compare` compares losses by the same rules, on your
 
 import csv
 import math
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from recipes.evaluation import Gap, paired
+from recipes.evaluation import COVERAGE, Gap, digits_of, paired, titled
 from recipes.tables import Table
 
 PAGE = Path(__file__).with_name("STUDY.md")
@@ -37,53 +36,31 @@ LOSSES = {
     "au": "AU",
     "au_cdf": "AU, whole gradient",
 }
-
-
-class Bed(NamedTuple):
-    """A test bed: its title, and the sizes of its training."""
-
-    title: str
-    train: int
-    val: int
-    epochs: int
-    classes: int
-
-
 BEDS = {
-    "goemotions": Bed("GoEmotions", 8064, 2000, 15, 28),
-    "banking77": Bed("Banking77", 7936, 2000, 15, 77),
-    "clinc150": Bed("CLINC150", 7552, 2000, 15, 150),
-    "cifar10": Bed("CIFAR-10", 4096, 2000, 10, 10),
-    "cifar10n_worst": Bed("CIFAR-10N worst", 4096, 2000, 10, 10),
-    "cifar10n_random": Bed("CIFAR-10N random", 4096, 2000, 10, 10),
-    "digits": Bed("digits, noisy", 640, 160, 40, 10),
-    "adult": Bed("Adult", 8064, 2000, 10, 2),
+    "goemotions": "GoEmotions",
+    "banking77": "Banking77",
+    "clinc150": "CLINC150",
+    "cifar10": "CIFAR-10",
+    "cifar10n_worst": "CIFAR-10N worst",
+    "cifar10n_random": "CIFAR-10N random",
+    "digits": "digits, noisy",
+    "adult": "Adult",
 }
 
 Row = dict[str, Any]
 # The rows of one loss, bed and protocol, by seed.
 Cells = Mapping[tuple[str, str, str], dict[int, Row]]
-# What decides, and what is shown beside it.
+# What decides, and all that is shown, by its name here and in `evaluation`.
 PRIMARY = ("nll_ts", "aurc_ts")
-_SHOWN = ("accuracy", *PRIMARY, "ece_ts", "coverage_ts", "ece")
-_METRICS = ("accuracy", "aurc", "eaurc", "ece", "nll", "coverage")
-_TITLES = {
-    "accuracy": "accuracy ↑",
-    "aurc": "AURC ↓",
-    "eaurc": "E-AURC ↓",
-    "ece": "ECE ↓",
-    "nll": "NLL ↓",
-    "coverage": "coverage at 5 % risk ↑",
-    "unknown_auroc": "AUROC of unknown ↑",
-    "people_nll": "NLL, people ↓",
-}
+_SHOWN = {name: name for name in ("accuracy", *PRIMARY, "ece_ts")}
+_SHOWN |= {"coverage_ts": f"{COVERAGE}_ts", "ece": "ece"}
 # Columns that are no figures.
 _KEYS = ("bed", "loss", "protocol", "trial", "seed", "setting")
 
 
-def read_results(path: str | os.PathLike[str] = RESULTS) -> list[Row]:
+def read_results() -> list[Row]:
     """Returns the rows of the results."""
-    with open(path, newline="", encoding="utf-8") as file:
+    with RESULTS.open(newline="", encoding="utf-8") as file:
         rows: list[Row] = list(csv.DictReader(file))
     for row in rows:
         for name in row.keys() - set(_KEYS):
@@ -124,51 +101,19 @@ def gaps(found: Cells, protocol: str, one: str, other: str, metric: str) -> list
     return made
 
 
-def mean(seeds: Mapping[int, Row], name: str) -> float:
-    """Returns the mean of a column over seeds."""
-    return float(np.mean([row[name] for row in seeds.values()]))
-
-
-def titled(name: str) -> str:
-    """Returns the title of a metric, with an arrow to what is better."""
-    title = _TITLES[name.removeprefix("test_").removesuffix("_ts")]
-    return f"{title[:-2]} + TS{title[-2:]}" if name.endswith("_ts") else title
-
-
-def _digits(metric: str) -> int:
-    return 3 if "nll" in metric else 2
-
-
 def tables(rows: Sequence[Row]) -> dict[str, str]:
     """Returns the tables of the page in Markdown, by their names there."""
     found = cells(rows)
-    made = {"runs": _runs(found), "defaults": _defaults(found), "whole": _whole(found)}
+    made = {"defaults": _defaults(found), "whole": _whole(found)}
     for protocol in PROTOCOLS:
         made[f"summary_{protocol}"] = _summary(found, protocol)
         for metric in PRIMARY:
             made[f"{metric}_{protocol}"] = _by_bed(found, protocol, metric)
-        made[f"all_{protocol}"] = _everything(found, protocol)
     return made
 
 
 def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return Table(heading, rows).markdown() if rows else "Not run yet."
-
-
-def _runs(found: Cells) -> str:
-    """The sizes of the beds, and the number of seeds that every loss has."""
-    rows = []
-    for name, bed in BEDS.items():
-        sizes = [f"{bed.train:,}", f"{bed.val:,}", str(bed.classes), str(bed.epochs)]
-        seeds = [
-            str(min(len(found.get((name, loss, p), {})) for loss in LOSSES))
-            for p in PROTOCOLS
-        ]
-        rows.append([bed.title, *sizes, *seeds])
-    heading = ["bed", "training", "validation", "classes", "epochs"]
-    return _table(
-        [*heading, *(f"seeds, {title}" for title in PROTOCOLS.values())], rows
-    )
 
 
 def _rivals(found: Cells, protocol: str) -> list[str]:
@@ -190,20 +135,20 @@ def _summary(found: Cells, protocol: str) -> str:
             counts = f"{said.count('better')} : {said.count('worse')}"
             texts.append(f"{counts} of {len(said)}")
         rows.append([LOSSES[loss], *texts])
-    return _table(["better : worse", *map(titled, _SHOWN)], rows)
+    return _table(["better : worse", *map(titled, _SHOWN.values())], rows)
 
 
 def _by_bed(found: Cells, protocol: str, metric: str) -> str:
     """Cross-entropy on each bed, and the differences of the other losses from it."""
     beds = [bed for bed in BEDS if (bed, "xe", protocol) in found]
-    name, digits = f"test_{metric}", _digits(metric)
-    first = [f"{mean(found[bed, 'xe', protocol], name):.{digits}f}" for bed in beds]
-    rows = [["cross-entropy", *first]]
+    name, rows = f"test_{metric}", [["cross-entropy"]]
+    for bed in beds:
+        mean = np.mean([row[name] for row in found[bed, "xe", protocol].values()])
+        rows[0].append(f"{mean:.{digits_of(metric)}f}")
     for loss in _rivals(found, protocol):
         each = gaps(found, protocol, loss, "xe", name)
-        rows.append([LOSSES[loss], *(gap.text(metric, digits) for gap in each)])
-    heading = [titled(metric), *(BEDS[bed].title for bed in beds)]
-    return _table(heading, rows if beds else [])
+        rows.append([LOSSES[loss], *(gap.text(metric) for gap in each)])
+    return _table([titled(metric), *(BEDS[bed] for bed in beds)], rows if beds else [])
 
 
 def _defaults(found: Cells) -> str:
@@ -216,7 +161,7 @@ def _defaults(found: Cells) -> str:
             for metric in metrics:
                 each = gaps(found, protocol, one, other, f"val_{metric}")
                 gap = paired([gap.mean for gap in each])
-                texts.append(gap.text(metric, _digits(metric)) if each else "")
+                texts.append(gap.text(metric) if each else "")
             rows.append([f"{LOSSES[one]} − {LOSSES[other]}", title, *texts])
     return _table(["validation, mean over beds", "", *map(titled, metrics)], rows)
 
@@ -227,34 +172,10 @@ def _whole(found: Cells) -> str:
     for protocol, title in PROTOCOLS.items():
         for metric in PRIMARY:
             each = gaps(found, protocol, "au_cdf", "au", f"test_{metric}")
-            texts = [gap.text(metric, _digits(metric)) for gap in each]
-            if texts:
+            if each:
+                texts = [gap.text(metric) for gap in each]
                 rows.append([title, titled(metric), *texts])
-    return _table(["", "", *(bed.title for bed in BEDS.values())], rows)
-
-
-def _everything(found: Cells, protocol: str) -> str:
-    """The mean of every figure over seeds, a table for each bed."""
-    names = [f"test_{name}{end}" for name in _METRICS for end in ("", "_ts")]
-    names.remove("test_accuracy_ts")
-    names += [f"{n}{e}" for n in ("unknown_auroc", "people_nll") for e in ("", "_ts")]
-    parts = []
-    for bed, one in BEDS.items():
-        seeds = {loss: found.get((bed, loss, protocol)) for loss in LOSSES}
-        there = {loss: rows for loss, rows in seeds.items() if rows}
-        if not there:
-            continue
-        first = next(iter(next(iter(there.values())).values()))
-        shown = [name for name in names if not math.isnan(first[name])]
-        columns = ("fitted", "epoch", "temperature", *shown)
-        lines = [
-            [LOSSES[loss]]
-            + [f"{mean(rows, n):.{3 if 'nll' in n else 1}f}" for n in columns]
-            for loss, rows in there.items()
-        ]
-        heading = [one.title, "fitted", "epoch", "T", *map(titled, shown)]
-        parts.append(_table(heading, lines))
-    return "\n\n".join(parts) or "Not run yet."
+    return _table(["", "", *BEDS.values()], rows)
 
 
 # A table is between the lines `<!-- table NAME -->` and `<!-- end -->`.

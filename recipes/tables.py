@@ -1,5 +1,6 @@
-"""Tables of text for Markdown and the terminal, and the comparison of finished runs."""
+"""Tables of text, in Markdown, LaTeX and the terminal; the comparison of runs."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
@@ -54,6 +55,28 @@ class Table:
             lines += ["", self.caption]
         return "\n".join(lines)
 
+    def latex(self, label: str) -> str:
+        """Returns the table in LaTeX; a row of one cell is a heading of those below."""
+        width = len(self.heading)
+        lines = [
+            r"\begin{table*}[htbp]",
+            rf"\caption{{{_in_latex(f'{self.title}. {self.caption}')}}}",
+            rf"\label{{{label}}}",
+            r"\centering",
+            r"\resizebox{\textwidth}{!}{%",
+            rf"\begin{{tabular}}{{@{{}}{'l' * width}@{{}}}}",
+            r"\toprule",
+            rf"{' & '.join(map(_in_latex, self.heading))} \\",
+        ]
+        for row in self.rows:
+            cells = [_in_latex(cell) for cell in row]
+            if len(row) == 1:
+                lines.append(r"\midrule")
+                cells = [rf"\multicolumn{{{width}}}{{@{{}}l}}{{\textbf{{{cells[0]}}}}}"]
+            lines.append(rf"{' & '.join(cells)} \\")
+        lines += [r"\bottomrule", r"\end{tabular}}", r"\end{table*}"]
+        return "\n".join(lines)
+
     def rich(self, *, bold: bool = True) -> Any:
         """Returns the table for a `rich` console.
 
@@ -103,6 +126,24 @@ def _line(cells: Sequence[str]) -> str:
         for cell, text in zip(cells, escaped, strict=True)
     )
     return f"| {' | '.join(texts)} |"
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "×": r"$\times$",
+    "²": "$^2$",
+    "±": r"$\pm$",
+}
+
+
+def _in_latex(text: str) -> str:
+    escaped = "".join(_LATEX.get(mark, mark) for mark in text)
+    return re.sub(r"\*\*(.*?)\*\*", r"\\textbf{\1}", escaped)
 
 
 # --- Means over seeds ---------------------------------------------------------------

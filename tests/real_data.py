@@ -1,6 +1,10 @@
 """Logits, weights and images of real networks, where they are at hand."""
 
+import contextlib
 import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -25,3 +29,26 @@ def load(name):
 def load_logits(name):
     """Returns the arrays of a file of logits, or skips the test."""
     return load(f"logits/{name}")
+
+
+def cifar10():
+    """Returns the path of CIFAR-10, in a form that recipes read, or skips the test.
+
+    The folder of real data has it, or the script `make_cifar10`, which is run once.
+    """
+    for name in ("cifar10.npz", "cifar-10-batches-py"):
+        with contextlib.suppress(pytest.skip.Exception):
+            return find(name)
+    script = find("make_cifar10")
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    kept = cache / "keras_selcal" / "cifar10.npz"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
+            made = Path(folder, kept.name)
+            try:
+                subprocess.run([sys.executable, script, made], check=True, timeout=300)
+            except (OSError, subprocess.SubprocessError) as error:
+                pytest.skip(f"{script} cannot make CIFAR-10: {error}")
+            made.replace(kept)
+    return kept

@@ -407,15 +407,17 @@ def meta_cal(runs: Sequence[Run]) -> Finding:
         "seen, costs some network more than 10 points, and under a condition if only "
         "fitted on training images.",
         "It depends on the split on which Meta-Cal is fitted. A comment in the paper's "
-        "source and its public code name the training set. A network is far more "
-        "certain there: the entropy above which MetaMis rejects is then too low for "
-        "new images, and it rejects far more than the 5 % of the correct predictions "
-        "that it should. Fitted on training images, MetaMis costs ResNet-56 more than "
-        "10 points on CIFAR-10 (the paper prints accuracies of 82.5 to 89.3 after "
-        "it); fitted on images that the network has not seen, it costs about 4. "
-        "MetaAcc, with the paper's target of 0.97, shows the same. On digits, of which "
-        "a fifth of the labels is wrong, it has no target, and a tenth of the 160 "
-        "validation images is too few for the threshold of MetaMis.",
+        "source names the training set, and so do the arguments of the public code "
+        "(`posthoc/utils.py` of https://github.com/han678/CalibWeightedRisk, commit "
+        "b324335). A network is far more certain there: the entropy above which "
+        "MetaMis rejects is then too low for new images, and it rejects far more than "
+        "the 5 % of the correct predictions that it should. Fitted on training images, "
+        "MetaMis costs ResNet-56 more than 10 points on CIFAR-10 (the paper prints "
+        "accuracies of 82.5 to 89.3 after it); fitted on images that the network has "
+        "not seen, it costs about 4. MetaAcc, with the paper's target of 0.97, shows "
+        "the same. On digits, of which a fifth of the labels is wrong, it has no "
+        "target, and a tenth of the 160 validation images is too few for the threshold "
+        "of MetaMis.",
         Table(["run", "fitted on", "accuracy", *posthoc.TITLES.values()], rows),
     )
 

@@ -8,7 +8,9 @@ the validation set, or on the training set (`--fit-on train`).
 
 import csv
 import io
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from recipes.evaluation import METRICS
@@ -305,20 +307,23 @@ def markdown(
     fit_on: str = "val",
     tables: Sequence[PaperTable] = TABLES,
 ) -> str:
-    """Returns the tables in Markdown."""
-    parts = ["# The paper's tables"]
-    for _, table in text_tables(found, fit_on, tables):
-        parts += [f"## {table.title}", table.caption]
-        lines = [[_escaped(title), *cells] for title, *cells in table.rows]
-        parts.append(Table(table.heading, lines).markdown())
+    """Returns the tables and the notes in Markdown."""
+    made = text_tables(found, fit_on, tables)
+    parts = ["# The paper's tables", *(table.markdown() for _, table in made)]
     if notes:
-        parts += ["## Notes", "\n".join(f"- {_escaped(note)}" for note in notes)]
+        parts += ["## Notes", "\n".join(f"- {note}" for note in notes)]
     return "\n\n".join(parts) + "\n"
 
 
-def _escaped(text: str) -> str:
-    escaped = text.replace("_", r"\_")
-    return Bold(escaped) if isinstance(text, Bold) else escaped
+def latex(
+    found: Sequence[Measured],
+    fit_on: str = "val",
+    tables: Sequence[PaperTable] = TABLES,
+) -> str:
+    """Returns the tables in LaTeX."""
+    made = text_tables(found, fit_on, tables)
+    parts = [table.latex(f"tab:{paper.label}") for paper, table in made]
+    return "\n\n".join([r"% \usepackage{booktabs,graphicx}", *parts]) + "\n"
 
 
 _PLACE = ("table", "dataset", "model", "setup", "posthoc", "metric", "loss")
@@ -354,3 +359,35 @@ def _fields(number: Number) -> dict[str, Any]:
         fields["paper"] = f"{number.paper.value:.{number.digits}f}"
         fields["paper_bold"] = int(number.paper.bold)
     return fields
+
+
+def write_tables(
+    runs: Iterable[Run],
+    folder: str | os.PathLike[str],
+    fit_on: str = "val",
+    tables: Sequence[PaperTable] = TABLES,
+    **selected: Any,
+) -> tuple[list[Path], list[str]]:
+    """Writes `tables.md`, `tables.csv` and `tables.tex`.
+
+    Args:
+        runs: finished runs, of any data sets and models.
+        folder: where to write; created if it does not exist.
+        fit_on: name in `posthoc.FIT_ON`: where calibrators are fitted.
+        tables: those of `TABLES` to write.
+        **selected: `pairs` and `columns`, as in `measured`.
+
+    Returns:
+        The files, and notes on what the tables leave out.
+    """
+    found, notes = measured(runs, fit_on, tables, **selected)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {
+        "tables.md": markdown(found, notes, fit_on, tables),
+        "tables.csv": table_csv(found, tables),
+        "tables.tex": latex(found, fit_on, tables),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [folder / name for name in texts], notes

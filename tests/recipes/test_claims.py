@@ -7,7 +7,7 @@ import tiny_run
 
 from recipes import claims, training
 from recipes.cli import main
-from recipes.finetune import CoupledSGD, finetune
+from recipes.finetune import finetune
 from recipes.paper.training_figures import gradients_of_runs
 from recipes.progress import Progress, console
 from recipes.runs import Run
@@ -76,17 +76,6 @@ def test_gradients_are_drawn_of_runs_with_snapshots(tmp_path, monkeypatch):
     (picture,) = gradients_of_runs([run])
     titles = [ax.get_title() for ax in picture.figure.axes]
     assert titles == ["epoch 1", "epoch 3"]
-
-
-def test_finetune_adds_the_decay_to_the_gradient():
-    """w = 2, g = 1, λ = 0.5, μ = 0.9: v = −0.1·2, then v = 0.9·v − 0.1·1.9."""
-    weight = keras.Variable([2.0])
-    optimizer = CoupledSGD(0.1, l2=0.5, momentum=0.9)
-    again = type(optimizer).from_config(optimizer.get_config())
-    for _ in range(2):
-        again.apply([keras.ops.ones(1)], [weight])
-    found = keras.ops.convert_to_numpy(weight)
-    np.testing.assert_allclose(found, [2 - 0.2 - 0.37], rtol=1e-6)
 
 
 def test_finetune_trains_a_copy():

@@ -13,8 +13,7 @@ from recipes import settings
 from recipes.cli import main
 from recipes.paper import published
 from recipes.paper.posthoc import ACCURACY, FIT_ON, posthoc_values
-from recipes.paper.table_files import latex
-from recipes.paper.tables import TABLES, markdown, measured, table_csv
+from recipes.paper.tables import TABLES, latex, markdown, measured, table_csv
 from recipes.runs import Predictions
 
 pytestmark = pytest.mark.backend_free
@@ -234,10 +233,10 @@ def test_titles_and_notes_tell_what_differs_from_the_paper(folder, rng):
     assert "ResNet50 (subset 500, epochs 20)" in rows
     assert rows["WRN"][0][-1] == "/ 95.32"
     # Not the paper's network: it has no number of the paper beside its own.
-    assert rows["resnet110\\_basic (not in the paper)"][0][1] == ""
+    assert rows["resnet110_basic (not in the paper)"][0][1] == ""
     assert "ViT-Small (from scratch)" in rows
     assert "cnn (not in the paper, 20 % of the labels are wrong)" in rows
-    assert "**pets\\_1\\|2, ECE ↓**" in markdown(found)
+    assert "**pets_1\\|2, ECE ↓**" in markdown(found)
     assert r"pets\_1|2, ECE $\downarrow$" in latex(found)
 
 
