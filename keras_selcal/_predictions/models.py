@@ -34,13 +34,14 @@ def gives_logits(model: keras.Model, from_logits: bool | None = None) -> bool:
 def _last_operation(model: keras.Model) -> Any:
     """Returns the operation that computes a model's only output, None if unknown."""
     last: Any = model
-    index = 0
+    index, several = 0, isinstance(model, _Part)
     while isinstance(last, keras.Model):
         outputs = getattr(last, "outputs", None)
         if outputs:
             # Of a model inside another one, it may be any of several outputs.
-            last, _, index = outputs[index]._keras_history
-        elif last.layers and not isinstance(last, _Part):
+            last, node, index = outputs[index]._keras_history
+            several = len(last._inbound_nodes[node].output_tensors) > 1
+        elif last.layers and not several:
             last, index = last.layers[-1], 0
         else:
             return None
@@ -213,7 +214,7 @@ class OneOutput:
             number, names = None, list(found)
             places: dict[Any, Any] = {name: name for name in names}
         else:
-            number, names = len(found), list(model.output_names)
+            number, names = len(found), [_layer_name(each) for each in model.outputs]
             places = {i: i % number for i in range(-number, number)}
             if len(names) == len(set(names)) == number:
                 places |= {name: i for i, name in enumerate(names)}
@@ -246,6 +247,16 @@ class OneOutput:
                 refuse(argument, f"{len(value)} arrays", allowed)
             return value[self.key]
         return value
+
+
+def _layer_name(tensor: Any) -> str:
+    """Returns the name of the layer that computes a tensor; of a calibration,
+    that of the layer before it.
+    """
+    layer, node, _ = tensor._keras_history
+    if type(layer).__name__ == "CalibrationLayer":
+        return _layer_name(layer._inbound_nodes[node].input_tensors[0])
+    return str(layer.name)
 
 
 def are_several(value: Any) -> bool:

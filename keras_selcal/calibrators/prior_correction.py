@@ -334,7 +334,8 @@ def _weighted(source: Array, class_weight: Mapping[int, float]) -> Array:
     for c, weight in class_weight.items():
         if c not in range(len(source)):
             refuse("class_weight", class_weight, allowed)
-        weighted[c] *= check_number(
+        # As an index, True would be a mask of all classes.
+        weighted[int(c)] *= check_number(
             "class_weight", weight, allowed, above=0, below=math.inf
         )
     return np.asarray(weighted / weighted.sum())

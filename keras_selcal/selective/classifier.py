@@ -1,6 +1,7 @@
 """A classifier that abstains where its confidence is too low."""
 
 import math
+import reprlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -156,7 +157,7 @@ class SelectiveClassifier(AnsweringClassifier):
         calibrator = self.calibrator and type(self.calibrator).__name__
         score = f"csf={csf_module.name_of(self.csf)!r}"
         if self.costs is not None:
-            score = f"costs={self.costs.tolist()}"
+            score = f"costs={reprlib.repr(self.costs.tolist())}"
         text = (
             f"SelectiveClassifier(model={self.model.name!r}, {score}, "
             f"calibrator={calibrator}, threshold="

@@ -97,8 +97,9 @@ def check_costs(costs: Any, k: int | None, square: bool = False) -> Array:
     fits = matrix.ndim == 2 and 0 not in matrix.shape and k in (None, len(matrix))
     if not fits or (square and matrix.shape[0] != matrix.shape[1]):
         refuse("costs", matrix.shape, allowed)
-    if not np.isfinite(matrix).all():
-        refuse("costs", matrix.tolist(), "finite numbers")
+    bad = matrix[~np.isfinite(matrix)]
+    if len(bad):
+        refuse("costs", float(bad[0]), "finite numbers")
     return matrix
 
 

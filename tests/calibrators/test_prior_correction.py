@@ -159,6 +159,10 @@ def test_class_weights_multiply_the_frequencies():
     # As in Keras, a class that is not in the dict has weight 1.
     part = PriorCorrection(SOURCE, class_weight={3: 10.0})
     np.testing.assert_allclose(part.source, np.array([0.4, 0.3, 0.2, 1.0]) / 1.9)
+    # Classes of other types, as scikit-learn's `compute_class_weight` may return them.
+    for one in (1.0, np.float64(1), np.int64(1), True):
+        other = PriorCorrection(SOURCE, class_weight={one: 2.0})
+        np.testing.assert_allclose(other.source, np.array([0.4, 0.6, 0.2, 0.1]) / 1.3)
     again = PriorCorrection.from_config(balanced.get_config())
     np.testing.assert_allclose(again.source, balanced.source)
 

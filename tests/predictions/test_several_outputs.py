@@ -13,6 +13,7 @@ from keras_selcal import (
     ConformalClassifier,
     SelectiveClassifier,
     TemperatureScaling,
+    VectorScaling,
     functional,
 )
 from keras_selcal._predictions.models import OneOutput
@@ -172,6 +173,29 @@ def test_calibrators(form, tmp_path):
     np.testing.assert_allclose(numpy(found[places[1]]), p, atol=1e-6)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_a_calibrated_output_keeps_its_name(form, tmp_path):
+    x, kind, urgent = labels()
+    name = NAMES[form][0]
+    whole = dict(zip(NAMES[form], (kind, urgent), strict=True))
+    model = two_headed(form)
+    path = tmp_path / "model.keras"
+    for _ in range(2):  # a calibrator behind another one
+        bias = VectorScaling().fit_model(model, x, whole, output=name, verbose=0)
+        model = bias.wrap(model, output=name)
+    model.save(path)
+    loaded = keras.saving.load_model(path)
+    found = SelectiveClassifier(loaded, output=name)
+    found.fit(x, whole, coverage=0.7, verbose=0)
+    assert not found.from_logits
+    first, second = (
+        numpy(each(x)[name if form == "dict" else 0]) for each in (model, loaded)
+    )
+    np.testing.assert_array_equal(first, second)
+    with pytest.raises(ValueError, match=f"`output` must be one of .*'{name}'"):
+        SelectiveClassifier(loaded)
+
+
 def train(model, x, y, callbacks):
     loss = {
         "kind": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -253,6 +277,22 @@ def test_a_head_of_a_model_inside_another_one():
         ):
             found = SelectiveClassifier(model, output=place)
             assert found.from_logits is from_logits
+
+
+class TwoLayers(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.kind, self.urgent = layers.Dense(3), layers.Dense(1, "sigmoid")
+
+    def call(self, x, training=None):
+        return {"kind": self.kind(x), "urgent": self.urgent(x)}
+
+
+def test_a_head_of_a_subclassed_model_inside_another_one():
+    # Its last layer need not be the one that computes the output.
+    inputs = keras.Input((3,))
+    model = keras.Model(inputs, TwoLayers()(inputs))
+    assert SelectiveClassifier(model, output="kind").from_logits
 
 
 def test_a_dict_of_one_output():

@@ -122,6 +122,13 @@ class TestLeastCost:
         with pytest.raises(ValueError, match=f"`{name}` must be"):
             least_cost(**given)
 
+    def test_a_bad_cost_among_many_has_a_short_error(self):
+        costs = np.zeros((300, 300))
+        costs[2, 7] = np.nan
+        match = "`costs` must be finite numbers. Received: costs=nan"
+        with pytest.raises(ValueError, match=match):
+            least_cost(np.eye(300), costs)
+
     def test_names(self):
         assert keras_selcal.least_cost is keras_selcal.selective.least_cost
 
@@ -177,6 +184,7 @@ def test_classifier(abstain, tmp_path):
     assert record.target_coverage is record.target_risk is None
     assert f"cost={record.cost:.4g}" in repr(classifier)
     assert "csf=" not in repr(classifier)
+    assert "costs=[[0.0, 1.0, 2.0], [1.5, 0.0, 1.0], [9.0" in repr(classifier)
     path = tmp_path / "classifier.keras"
     classifier.save(path)
     loaded = SelectiveClassifier.load(path)
