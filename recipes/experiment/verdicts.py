@@ -142,6 +142,35 @@ def ordering(rows: Rows) -> str:
     return FAILS if FAILS in words else UNDECIDED
 
 
+def answer(rows: Rows) -> str:
+    """Returns what was found about ECE at the best epoch, in sentences."""
+    said = []
+    for bed, plan in BEDS.items():
+        cells = [Cell(bed, "best", scaling) for scaling in SCALINGS]
+        before, after = (verdict(rows, cell, "ece_below_xe") for cell in cells)
+        if UNTESTED in (before, after):
+            continue
+        seeds = compare(rows, cells[0], READINGS[0], "xe", "ece").seeds
+        figures_of = [
+            f"{ARMS[arm].title}: "
+            + ", ".join(
+                f"{np.mean([*figures(rows, cell, arm, metric).values()]):.{digits}f}"
+                for cell, metric, digits in (
+                    *((cell, "ece", 2) for cell in cells),
+                    (cells[0], "accuracy", 1),
+                )
+            )
+            for arm in ("xe", *READINGS)
+        ]
+        said.append(
+            f"On {plan.title} ({seeds} seeds), the verdict on a lower ECE than "
+            f"cross-entropy's is *{before}* before scaling and *{after}* after TS. "
+            "Means of ECE before scaling, ECE after TS and accuracy, in %: "
+            f"{'; '.join(figures_of)}."
+        )
+    return " ".join(said)
+
+
 # --- Free gains ---------------------------------------------------------------------
 
 
@@ -185,7 +214,7 @@ def results(rows: Rows, gains: Rows = ()) -> str:
         rows: the rows of results.csv.
         gains: the rows of free_gains.csv.
     """
-    parts = [f"**`au_ordering`: {ordering(rows)}.**"]
+    parts = [f"**`au_ordering`: {ordering(rows)}.** {answer(rows)}".strip()]
     finished = {
         bed: {
             arm: len(figures(rows, Cell(bed, "last", "none"), arm, "accuracy"))

@@ -301,9 +301,10 @@ def au_ordering(runs: Sequence[Run]) -> Finding:
         "that of [EXPERIMENT.md](experiment/EXPERIMENT.md), which was written before "
         "its figures: paired differences over at least three seeds, at the epoch with "
         "the lowest validation loss, before and after temperature scaling.",
-        f"In the paper's table AU has the lowest ECE in {best} of 10 rows. The table "
-        "gives the verdicts on the paper's AU, in two readings (w = 1 at ν = 0.76, and "
-        "the public code), on the beds of the experiment. Two earlier studies are no "
+        f"In the paper's table AU has the lowest ECE in {best} of 10 rows. "
+        f"{verdicts.answer(results)} The table gives the verdicts on the paper's AU, "
+        "in two readings (w = 1 at ν = 0.76, and the public code), on the beds of the "
+        "experiment. Two earlier studies are no "
         "test of the claim: they measure the last epoch of small networks whose "
         "hyperparameters were not tuned, with constant weights. The first had the "
         "paper's pattern: ECE 7.03 with cross-entropy, 5.97 with AU and 3.22 with w "

@@ -82,6 +82,17 @@ def test_a_reading_that_is_lower_is_enough():
 
 
 @pytest.mark.backend_free
+def test_the_answer_has_verdicts_and_means():
+    after = BEST._replace(scaling="ts")
+    found = [*rows(au_w1=-2.0), *rows(cell=after)]
+    text = verdicts.answer(found)
+    assert "is *holds* before scaling and *undecided* after TS" in text
+    ece = np.mean([*verdicts.figures(found, BEST, "au_w1", "ece").values()])
+    assert f"ν = 0.76: {ece:.2f}, " in text
+    assert verdicts.answer(rows(seeds=2)) == ""
+
+
+@pytest.mark.backend_free
 def test_all_verdicts_decide_the_ordering():
     low = {"au_w1": -2.0, "dual_focal": -1.0}
     after = BEST._replace(scaling="ts")
