@@ -34,7 +34,7 @@ _FOR_SUBCLASSES = {
     "Calibrator": "get_config",
     "ClassificationLoss": "sample_losses",
     "ClassificationMetric": "accumulate add_sums class_wise compute create_state "
-    "direction grouped total update",
+    "direction separate total update",
     "RankingMetric": "of_ranking",
     "ReweightedLoss": "base_losses weights",
 }

@@ -9,7 +9,7 @@ from keras_selcal._arrays import Array
 
 # Counts that are held at a time: 1 MB: temporary arrays stay in cache.
 _MOST_COUNTS = 2**17
-# Metrics of a resample hold at least so many numbers.
+# Metrics of a resample hold at least this many numbers.
 _FEWEST = 2**12
 
 

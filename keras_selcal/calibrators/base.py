@@ -239,9 +239,8 @@ class Calibrator(ABC):
     ) -> C:
         """Fits the calibrator to a model's outputs and returns it.
 
-        It then takes the outputs of such a model: probabilities, if these are. Keras
-        masks and the sample weights of a data set are applied: a masked token does not
-        count.
+        Afterwards it takes what the model returns, logits or probabilities. Keras masks
+        and the sample weights of a data set are applied: masked tokens do not count.
 
         Args:
             model: a Keras model.

@@ -285,8 +285,9 @@ class PriorCorrection(Calibrator):
 
 
 def _frequencies(argument: str, value: Any, outputs: Outputs, least: int = 0) -> Array:
-    """Returns class frequencies (k,), of labels or as they were given. Labels count at
-    least so many classes.
+    """Returns class frequencies (k,), of labels or as they were given.
+
+    Labels count `least` classes or more.
     """
     array = to_numbers(argument, value)
     if array.size == 0:

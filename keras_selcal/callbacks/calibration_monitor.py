@@ -76,8 +76,8 @@ class CalibrationMonitor(keras.callbacks.Callback):
 
     Data and model are checked on the first batch, before training: logits in the place
     of probabilities, labels that are not classes and negative weights raise an error. A
-    loss or metric with `from_logits=True` for a model that ends in a softmax or sigmoid
-    is told in a warning.
+    warning names losses and metrics with `from_logits=True` if the model ends in a
+    softmax or sigmoid.
 
     Results of training are bit-identical with and without the monitor: it does not
     change weights, metrics or the random state of layers, and nothing is compiled

@@ -43,7 +43,7 @@ class ConformalClassifier(AnsweringClassifier):
       this needs independent samples, and at least ln δ / ln(1 − α) of them.
     - It is marginal: 1 − α is an average over samples. A rare or difficult class can be
       covered far less. `class_conditional=True` gives each class a threshold of its own
-      and P(Y ∈ C(X) | Y = c) ≥ 1 − α; `strata=` in `fit` does the same for groups of
+      and P(Y ∈ C(X) | Y = c) ≥ 1 − α; `strata=` in `fit` does the same for kinds of
       samples that are known beforehand (hospitals, age groups), and both can be
       combined. With `delta`, 1 − δ is for all of them at once. Each takes 1/α − 1
       samples at least; with fewer, a warning says how many it takes, and the class is

@@ -21,7 +21,7 @@ _OF_PROBABILITIES = (margin, neg_entropy, doctor, gen)
 _OF_LOGITS = (max_logit, energy, *(MaxLogitPNorm(p) for p in range(2, 9)))
 
 # Another score than msp must gain in this share of the resamples, and the data must
-# have so many errors: set by looking at random splits of CIFAR-10, CIFAR-100 and MNIST.
+# have this many errors: from looking at random splits of CIFAR-10, CIFAR-100, MNIST.
 _LEAST_SHARE = 0.9
 _FEWEST_ERRORS = 30
 

@@ -186,9 +186,9 @@ class ConfidenceScore:
         return None
 
     def check_classes(self, num_classes: int) -> None:
-        """Raises ValueError if the score is constant for so many classes.
+        """Raises ValueError if the score is constant for this number of classes.
 
-        A sigmoid's logit z is not told from two columns (0, z), which have scores.
+        It cannot tell a sigmoid's logit z from two columns (0, z), and accepts both.
         """
         flaw = self.flaw(num_classes, False)
         if flaw is not None:

@@ -228,7 +228,7 @@ def cwece(
         y_pred: probabilities or logits, (..., k); of one sigmoid unit, (..., 1) or
             (n,).
         num_bins: M.
-        binning: `"uniform"` or `"adaptive"` (runs for each class of its own).
+        binning: `"uniform"` or `"adaptive"` (runs of equal mass, for each class).
         norm: `"l1"`, `"l2"` or `"max"`, of each class's bins.
         binning_rule: None or, with uniform bins, `"left_closed"`.
         per_class: whether to return each class's error, (k,), instead of their mean.

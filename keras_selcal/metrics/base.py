@@ -20,7 +20,7 @@ MOST_CELLS = 2**20
 class ClassificationMetric(keras.metrics.Metric):
     """Base class of the metrics, with the arguments that all of them take.
 
-    Subclasses create their state in `create_state(groups)` with `add_sums`, and
+    Subclasses create their state in `create_state(num_parts)` with `add_sums`, and
     implement `update(batch, w)` and `compute()`. Samples of weight 0, and those in a
     Keras mask, do not change the result.
 
@@ -89,27 +89,31 @@ class ClassificationMetric(keras.metrics.Metric):
             least = 1 if multi_label else 2
             num_classes = check_count("num_classes", num_classes, least=least)
         self.num_classes = num_classes
-        # The state has sums for so many groups, each with a value of its own.
-        self.groups: int | None = None
+        # Classes, or labels of multi-label data, with a value each; otherwise 1.
+        self.num_parts: int | None = None
 
     def build_state(self) -> None:
-        """Creates the state if the number of groups is known; ends `__init__`."""
-        if not self.grouped:
+        """Creates the state if the number of parts is known; ends `__init__`."""
+        if not self.separate:
             self._build(1)
         elif self.num_classes is not None:
             self._build(self.num_classes)
 
     @property
-    def grouped(self) -> bool:
+    def separate(self) -> bool:
         """Whether each class or label has sums of its own."""
         return self.class_wise or self.outputs.multi_label
 
-    def _build(self, groups: int) -> None:
-        self.groups = groups
-        self.create_state(groups)
+    def _build(self, num_parts: int) -> None:
+        self.num_parts = num_parts
+        self.create_state(num_parts)
 
-    def create_state(self, groups: int) -> None:
-        """Creates the variables of so many groups."""
+    def create_state(self, num_parts: int) -> None:
+        """Creates the variables.
+
+        Args:
+            num_parts: how many classes or labels have a value each; otherwise 1.
+        """
         raise NotImplementedError
 
     def update(self, batch: Batch, w: Tensor) -> None:
@@ -117,7 +121,7 @@ class ClassificationMetric(keras.metrics.Metric):
         raise NotImplementedError
 
     def compute(self) -> tuple[Tensor, Tensor]:
-        """Returns the value of each group and its mass, both (groups,)."""
+        """Returns the value of each part and its mass, both (num_parts,)."""
         raise NotImplementedError
 
     @property
@@ -169,12 +173,14 @@ class ClassificationMetric(keras.metrics.Metric):
                 equals two copies, weight 0 none.
         """
         batch = Batch.of(y_true, y_pred, self.outputs, sample_weight).still()
-        groups = batch.num_labels if self.outputs.multi_label else batch.num_classes
-        if self.groups is None:
-            self._build(groups)
-        if self.grouped and groups != self.groups:
+        num_parts = batch.num_labels if self.outputs.multi_label else batch.num_classes
+        if self.num_parts is None:
+            self._build(num_parts)
+        if self.separate and num_parts != self.num_parts:
             refuse(
-                "y_pred", f"(..., {groups})", f"predictions of {self.groups} classes"
+                "y_pred",
+                f"(..., {num_parts})",
+                f"predictions of {self.num_parts} classes",
             )
         if batch.y_pred.shape[0] == 0:
             return
@@ -182,38 +188,38 @@ class ClassificationMetric(keras.metrics.Metric):
         self.update(batch, batch.checked_weight())
 
     def histogram(self, index: Tensor, columns: list[Tensor], size: int) -> Tensor:
-        """Returns the sums of columns (n,) in each cell, (groups, size, columns).
+        """Returns the sums of columns (n,) in each cell, (num_parts, size, columns).
 
         Args:
             index: cell of each row in 0 … size − 1 as a float, (n,); label after label,
-                if there are groups.
+                if there are several parts.
             columns: what is summed.
             size: number of cells.
         """
-        groups = int(self.groups or 1)
-        if groups > 1:
+        num_parts = int(self.num_parts or 1)
+        if num_parts > 1:
             # Labels and classes of a sample follow each other.
-            index = ops.reshape(index, (-1, groups))
-            first = ops.arange(groups, dtype=index.dtype) * size
+            index = ops.reshape(index, (-1, num_parts))
+            first = ops.arange(num_parts, dtype=index.dtype) * size
             index = index + first
         rows = ops.stack(columns, axis=-1)
         ids = ops.reshape(ops.cast(index, "int32"), (-1,))
-        sums = segment_sum(rows, ids, groups * size, ops)
-        return ops.reshape(sums, (groups, size, len(columns)))
+        sums = segment_sum(rows, ids, num_parts * size, ops)
+        return ops.reshape(sums, (num_parts, size, len(columns)))
 
-    def result_per_group(self) -> Tensor:
-        """Returns the value of each label or class, (groups,)."""
-        if self.groups is None:
+    def result_per_class(self) -> Tensor:
+        """Returns the value of each class, or of each label, (num_parts,)."""
+        if self.num_parts is None:
             raise ValueError(
                 "The values of classes need `num_classes`, or an update before them."
             )
         return self.compute()[0]
 
     def result(self) -> Tensor:
-        if self.groups is None:
+        if self.num_parts is None:
             return ops.zeros((), dtype=self.state_dtype)
         values, mass = self.compute()
-        if self.groups == 1:
+        if self.num_parts == 1:
             return values[0]
         if not self.outputs.multi_label or self.outputs.ignore_class is None:
             return ops.mean(values)
@@ -225,7 +231,7 @@ class ClassificationMetric(keras.metrics.Metric):
     def stateless_update_state(
         self, metric_variables: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        if self.groups is None:
+        if self.num_parts is None:
             refuse("num_classes", None, "given before a stateless update")
         return super().stateless_update_state(metric_variables, *args, **kwargs)
 
@@ -241,13 +247,13 @@ class ClassificationMetric(keras.metrics.Metric):
                 mine[key] != theirs[key] for key in mine if key != "name"
             ):
                 refuse("metrics", metrics, f"metrics like {self!r} with {mine}")
-            if other.groups is None:
+            if other.num_parts is None:
                 continue
-            if self.groups is None:
-                self._build(other.groups)
-            if self.groups != other.groups:
-                allowed = f"metrics of {self.groups} classes, as this one"
-                refuse("metrics", f"one of {other.groups}", allowed)
+            if self.num_parts is None:
+                self._build(other.num_parts)
+            if self.num_parts != other.num_parts:
+                allowed = f"metrics of {self.num_parts} classes, as this one"
+                refuse("metrics", f"one of {other.num_parts}", allowed)
             for sums, others in zip(self.variables, other.variables, strict=True):
                 for part in (others[0], others[1]):
                     self.accumulate(sums, part)

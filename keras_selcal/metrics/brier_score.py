@@ -74,12 +74,12 @@ class BrierScore(ClassificationMetric):
         )
         self.build_state()
 
-    def create_state(self, groups: int) -> None:
-        self._sums = self.add_sums("sums", (groups, 2))
+    def create_state(self, num_parts: int) -> None:
+        self._sums = self.add_sums("sums", (num_parts, 2))
 
     def update(self, batch: Batch, w: Tensor) -> None:
         rows = ops.stack([w, w * brier(batch)])
-        rows = ops.reshape(rows, (2, -1, int(self.groups or 1)))
+        rows = ops.reshape(rows, (2, -1, int(self.num_parts or 1)))
         # Along the last axis, TensorFlow's sums lose fewer digits.
         rows = ops.transpose(rows, (2, 0, 1))
         self.accumulate(self._sums, ops.sum(rows, axis=-1))

@@ -49,15 +49,15 @@ class _BinnedError(ClassificationMetric):
             num_cells = check_count("num_cells", num_cells, least=2)
         self.num_cells = num_cells
 
-    def create_state(self, groups: int) -> None:
+    def create_state(self, num_parts: int) -> None:
         self.size = self.num_bins
         if self.binning == "adaptive":
-            self.size = cells_of(self.num_cells, groups, 2 * self.num_bins)
-        if groups * self.size > 2**24:
+            self.size = cells_of(self.num_cells, num_parts, 2 * self.num_bins)
+        if num_parts * self.size > 2**24:
             # Cells are numbered by floats.
             name = "num_bins" if self.binning == "uniform" else "num_cells"
-            refuse(name, self.size, f"at most 2²⁴/k for k={groups}")
-        self._sums = self.add_sums("sums", (groups, self.size, 3))
+            refuse(name, self.size, f"at most 2²⁴/k for k={num_parts}")
+        self._sums = self.add_sums("sums", (num_parts, self.size, 3))
 
     def compute(self) -> tuple[Tensor, Tensor]:
         sums, present = rescaled(self.total(self._sums))
@@ -79,7 +79,7 @@ class _BinnedError(ClassificationMetric):
 
 
 def _upto(mass: Tensor, value: Tensor, cuts: Tensor) -> Tensor:
-    """Returns the value of the first cells that have the mass of each cut, (groups, m);
+    """Returns the value of the first cells with the mass of each cut, (num_parts, m);
     a cell across a cut counts in part.
     """
     before = cumsum(mass, ops) - mass
@@ -122,8 +122,8 @@ class ExpectedCalibrationError(_BinnedError):
         pooled: with `multi_label=True`, whether the outputs of all labels share their
             bins. By default the error is the mean of the errors of the labels.
         num_cells: cells of the histogram of adaptive bins, uniform in ℓ/(4 + |ℓ|), ℓ
-            the confidence's log-odds. Defaults to 4,096, and to fewer for so many
-            labels that all would have more than 2²⁰.
+            the confidence's log-odds. Defaults to 4,096, and to fewer where all
+            labels together would have more than 2²⁰.
         from_logits: whether `y_pred` holds logits instead of probabilities.
         multi_label: whether `y_pred` holds independent sigmoids, one for each label.
         ignore_class: samples with this label are left out.
@@ -188,7 +188,7 @@ class ExpectedCalibrationError(_BinnedError):
         self.build_state()
 
     @property
-    def grouped(self) -> bool:
+    def separate(self) -> bool:
         return self.outputs.multi_label and not self.pooled
 
     def update(self, batch: Batch, w: Tensor) -> None:
@@ -236,7 +236,7 @@ class ClasswiseCalibrationError(_BinnedError):
         binning: `"uniform"` or `"adaptive"`, as in `ExpectedCalibrationError`.
         norm: `"l1"`, `"l2"` or `"max"`, of each class's bins.
         num_cells: cells of each class's histogram, for adaptive bins. Defaults to
-            4,096, and to fewer for so many classes that all would have more than 2²⁰.
+            4,096, and to fewer where all classes together would have more than 2²⁰.
         from_logits: whether `y_pred` holds logits instead of probabilities.
         multi_label: whether `y_pred` holds independent sigmoids, one for each label.
         ignore_class: samples with this label are left out.
@@ -319,7 +319,3 @@ class ClasswiseCalibrationError(_BinnedError):
         largest = log_p == ops.amax(log_p, axis=-1, keepdims=True)
         top = ops.expand_dims(batch.log_odds(csfs.msp), -1)
         return ops.where(largest, top, log_odds)
-
-    def result_per_class(self) -> Tensor:
-        """Returns each class's calibration error, (k,)."""
-        return self.result_per_group()

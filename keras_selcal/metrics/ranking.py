@@ -30,17 +30,17 @@ def to_cells(log_odds: Tensor, num_cells: int) -> Tensor:
     return at_most(floor(position, ops), num_cells - 1.0, ops)
 
 
-def cells_of(num_cells: int | None, groups: int, least: int = 2) -> int:
-    """Returns the number of cells of each of so many histograms."""
+def cells_of(num_cells: int | None, num_parts: int, least: int = 2) -> int:
+    """Returns the number of cells of each of `num_parts` histograms."""
     if num_cells is not None:
         return num_cells
-    return max(least, min(NUM_CELLS, MOST_CELLS // groups))
+    return max(least, min(NUM_CELLS, MOST_CELLS // num_parts))
 
 
 def rescaled(sums: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns sums (groups, size, 3) of w, w·x and 1 by the rule of counts (weights
+    """Returns sums (num_parts, size, 3) of w, w·x and 1 by the rule of counts (weights
     that add up to less than the number of samples are scaled up to it), and the number
-    of samples, (groups,).
+    of samples, (num_parts,).
     """
     total = ops.sum(sums, axis=1)
     mass, present = total[:, 0], total[:, 2]
@@ -54,7 +54,7 @@ def weighted(w: Tensor, x: Tensor) -> list[Tensor]:
 
 
 def ranking_of(sums: Tensor) -> Ranking:
-    """Returns the ranking of mass and loss, (groups, cells, 3)."""
+    """Returns the ranking of mass and loss, (num_parts, cells, 3)."""
     return Ranking(sums[..., 0], sums[..., 1], ops, ROUNDED)
 
 
@@ -73,7 +73,7 @@ class RankingMetric(ClassificationMetric):
         csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it. From
             logits, the built-in ones rank by log-odds, which do not saturate.
         num_cells: cells of the histogram, for each label. Defaults to 4,096, and to
-            fewer for so many labels that all would have more than 2²⁰.
+            fewer where all labels together would have more than 2²⁰.
         from_logits: whether `y_pred` holds logits instead of probabilities.
         multi_label: whether `y_pred` holds independent sigmoids, one for each label.
         ignore_class: samples with this label are left out.
@@ -117,9 +117,9 @@ class RankingMetric(ClassificationMetric):
         self.num_cells = num_cells
         self.build_state()
 
-    def create_state(self, groups: int) -> None:
-        self.size = cells_of(self.num_cells, groups)
-        self._histogram = self.add_sums("histogram", (groups, self.size, 3))
+    def create_state(self, num_parts: int) -> None:
+        self.size = cells_of(self.num_cells, num_parts)
+        self._histogram = self.add_sums("histogram", (num_parts, self.size, 3))
 
     def update(self, batch: Batch, w: Tensor) -> None:
         cells = to_cells(batch.log_odds(self.csf), self.size)
@@ -127,7 +127,7 @@ class RankingMetric(ClassificationMetric):
         self.accumulate(self._histogram, self.histogram(cells, columns, self.size))
 
     def of_ranking(self, ranking: Ranking) -> Tensor:
-        """Returns the metric of each ranking, (groups,)."""
+        """Returns the metric of each ranking, (num_parts,)."""
         raise NotImplementedError
 
     def compute(self) -> tuple[Tensor, Tensor]:

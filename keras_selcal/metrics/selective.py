@@ -33,7 +33,7 @@ class AURC(RankingMetric):
         csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it. From
             logits, the built-in ones rank by log-odds, which do not saturate.
         num_cells: cells of the histogram, for each label. Defaults to 4,096, and to
-            fewer for so many labels that all would have more than 2²⁰.
+            fewer where all labels together would have more than 2²⁰.
         from_logits: whether `y_pred` holds logits instead of probabilities.
         multi_label: whether `y_pred` holds independent sigmoids, one for each label.
         ignore_class: samples with this label are left out.
@@ -109,7 +109,7 @@ class ExcessAURC(RankingMetric):
     Args:
         csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it.
         num_cells: cells of the histogram, for each label. Defaults to 4,096, and to
-            fewer for so many labels that all would have more than 2²⁰.
+            fewer where all labels together would have more than 2²⁰.
         from_logits: whether `y_pred` holds logits instead of probabilities.
         multi_label: whether `y_pred` holds independent sigmoids, one for each label.
         ignore_class: samples with this label are left out.
@@ -162,9 +162,9 @@ class ExcessAURC(RankingMetric):
             dtype=dtype,
         )
 
-    def create_state(self, groups: int) -> None:
-        super().create_state(groups)
-        self._losses = self.add_sums("losses", (groups, _LOSS_CELLS, 3))
+    def create_state(self, num_parts: int) -> None:
+        super().create_state(num_parts)
+        self._losses = self.add_sums("losses", (num_parts, _LOSS_CELLS, 3))
 
     def update(self, batch: Batch, w: Tensor) -> None:
         super().update(batch, w)
@@ -198,7 +198,7 @@ class AUGRC(RankingMetric):
     Args:
         csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it.
         num_cells: cells of the histogram, for each label. Defaults to 4,096, and to
-            fewer for so many labels that all would have more than 2²⁰.
+            fewer where all labels together would have more than 2²⁰.
         from_logits: whether `y_pred` holds logits instead of probabilities.
         multi_label: whether `y_pred` holds independent sigmoids, one for each label.
         ignore_class: samples with this label are left out.
@@ -271,7 +271,7 @@ class FailureAUROC(RankingMetric):
     Args:
         csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it.
         num_cells: cells of the histogram, for each label. Defaults to 4,096, and to
-            fewer for so many labels that all would have more than 2²⁰.
+            fewer where all labels together would have more than 2²⁰.
         from_logits: whether `y_pred` holds logits instead of probabilities.
         multi_label: whether `y_pred` holds independent sigmoids, one for each label.
         ignore_class: samples with this label are left out.
@@ -342,7 +342,7 @@ class RiskAtCoverage(RankingMetric):
         coverage: κ in (0, 1].
         csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it.
         num_cells: cells of the histogram, for each label. Defaults to 4,096, and to
-            fewer for so many labels that all would have more than 2²⁰.
+            fewer where all labels together would have more than 2²⁰.
         from_logits: whether `y_pred` holds logits instead of probabilities.
         multi_label: whether `y_pred` holds independent sigmoids, one for each label.
         ignore_class: samples with this label are left out.
@@ -414,7 +414,7 @@ class CoverageAtRisk(RankingMetric):
         risk: r ≥ 0.
         csf: the confidence score that ranks, as `keras_selcal.csf.get` takes it.
         num_cells: cells of the histogram, for each label. Defaults to 4,096, and to
-            fewer for so many labels that all would have more than 2²⁰.
+            fewer where all labels together would have more than 2²⁰.
         from_logits: whether `y_pred` holds logits instead of probabilities.
         multi_label: whether `y_pred` holds independent sigmoids, one for each label.
         ignore_class: samples with this label are left out.

@@ -30,7 +30,7 @@ def test_inherited_members_are_shown():
 def test_internals_are_not_shown():
     assert not api.members(AULoss)
     assert set(api.members(ReweightedLoss)) == {"weights", "base_losses"}
-    assert set(api.members(AURC)) == {"update_state", "result_per_group", "merge_state"}
+    assert set(api.members(AURC)) == {"update_state", "result_per_class", "merge_state"}
     internal = {"layer_class", "fitted_copy", "get_config"}
     for cls in (SelectiveClassifier, TemperatureScaling):
         assert not internal & set(api.members(cls))

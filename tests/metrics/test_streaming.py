@@ -350,8 +350,8 @@ class _LogLoss(M.ClassificationMetric):
         super().__init__(**options)
         self.build_state()
 
-    def create_state(self, groups):
-        self.sums = self.add_sums("sums", (groups, 2))
+    def create_state(self, num_parts):
+        self.sums = self.add_sums("sums", (num_parts, 2))
 
     def update(self, batch, w):
         loss = -ops.sum(batch.distributions * batch.log_p, axis=-1)
