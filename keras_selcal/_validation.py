@@ -25,10 +25,16 @@ _MANY_ROWS = 10
 # So many rows show what all are.
 _ENOUGH_ROWS = 1000
 
+# Characters of a value in an error: NumPy prints up to 1,000 numbers of an array.
+_MOST_SHOWN = 500
+
 
 def refuse(argument: str, value: Any, allowed: str) -> NoReturn:
     """Raises the error for a bad argument; all errors of the library have its form."""
-    raise ValueError(f"`{argument}` must be {allowed}. Received: {argument}={value!r}")
+    received = repr(value)
+    if len(received) > _MOST_SHOWN:
+        received = received[:_MOST_SHOWN] + "…"
+    raise ValueError(f"`{argument}` must be {allowed}. Received: {argument}={received}")
 
 
 def check_number(

@@ -213,7 +213,8 @@ class PriorCorrection(Calibrator):
 
         Args:
             model: a Keras model.
-            x: inputs, in any form that `keras.Model.predict` takes.
+            x: inputs, in any form that `keras.Model.predict` takes. Of a data set's
+                labels only those of `ignore_class` matter; its weights are applied.
             y: not used.
             sample_weight: weights, if `x` is arrays.
             from_logits: as in `Calibrator.fit_model`.
@@ -222,11 +223,24 @@ class PriorCorrection(Calibrator):
             verbose: whether a progress bar is shown, as in `keras.Model.predict`.
         """
         require_backend()
-        from keras_selcal._predictions.data import predict_masked
+        from keras_selcal._predictions.data import (
+            LabelledData,
+            find_labels,
+            predict_masked,
+        )
         from keras_selcal._predictions.models import OneOutput
 
-        model = OneOutput.of(model, output).model
+        one = OneOutput.of(model, output)
+        model = one.model
         outputs = self.outputs_of(model, from_logits)
+        labelled, x = find_labels(x)
+        if labelled:  # and perhaps weighted
+            data = LabelledData(x, None, sample_weight, several=one.key is not None)
+            logits, labels, weight = data.predict(
+                one, verbose=verbose, axis=outputs.axis
+            )
+            needed = None if self.outputs.ignore_class is None else labels
+            return self._fit_as(outputs, logits, needed, weight)
         found, mask = predict_masked(model, x, batch_size, verbose, outputs.axis)
         if mask is not None:
             weight = np.ones(()) if sample_weight is None else np.asarray(sample_weight)

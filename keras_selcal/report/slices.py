@@ -43,6 +43,8 @@ class Slice:
     def title(self) -> str:
         """Column and value, as text."""
         value = self.value
+        if value == "":  # an empty field of a table
+            value = "(empty)"
         return f"{self.column}: {f'{value:g}' if isinstance(value, float) else value}"
 
 

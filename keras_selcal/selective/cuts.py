@@ -94,10 +94,7 @@ class Cuts:
         if not len(rows):
             what = f"{n} samples that do not count" if n else "an empty array"
             refuse("scores", what, "scores of at least one sample that counts")
-        if np.isnan(s[rows]).any() or np.isposinf(s[rows]).any():
-            refuse(
-                "scores", "NaN or +inf", "finite, or −inf for what is never accepted"
-            )
+        check_scores("scores", s[rows])
         rows = rows[np.argsort(-s[rows], kind="stable")]
         s, w = s[rows], weight[rows]
         given = {name: part[rows] for name, part in given.items()}
@@ -393,6 +390,12 @@ class Cuts:
             f"{1 - delta:g} on these {self.total:g} samples, although each risk can be "
             "guaranteed alone. Raise one of `risk`, or use more data."
         )
+
+
+def check_scores(argument: str, scores: np.ndarray) -> None:
+    """Refuses scores that are NaN or +∞."""
+    if np.isnan(scores).any() or np.isposinf(scores).any():
+        refuse(argument, "NaN or +inf", "finite, or −inf for what is never accepted")
 
 
 def _text(values: np.ndarray) -> str:

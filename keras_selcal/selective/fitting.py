@@ -151,30 +151,31 @@ def select_each(
     """
     each = None if delta is None else delta / len(cuts)
     found: list[float] = []
-    reason: Any = None
-    for part in cuts:
+    reasons: dict[int, Any] = {}
+    for index, part in enumerate(cuts):
         threshold = math.inf
         if part is None:
-            reason = "no sample is predicted as it."
+            reasons[index] = "no sample is predicted as it."
         else:
             try:
                 threshold = part.select(coverage, risk, each)
             except UnmetTargetError as error:
                 if len(cuts) == 1:
                     raise
-                reason = last = error
+                reasons[index] = error
             # Scores ≥ threshold pass, so the margin goes below it.
             margin = with_margin(np.array([-threshold]), -part.thresholds)
             threshold = -float(margin[0])
         found.append(threshold)
-    unmet = [index for index, threshold in enumerate(found) if threshold == math.inf]
-    if len(unmet) == len(found):
-        raise last
-    if unmet:
+    if reasons:
+        last = max(reasons, key=lambda i: (isinstance(reasons[i], Exception), i))
+        example = f"{kind.capitalize()} {last}: {reasons[last]}"
+        if len(reasons) == len(found):
+            raise UnmetTargetError(f"No {kind} meets the target. {example}")
         names = {"label": "Labels", "class": "Classes"}[kind]
         warnings.warn(
-            f"{names} {unmet} are never answered, since no threshold meets the target. "
-            f"{kind.capitalize()} {unmet[-1]}: {reason}",
+            f"{names} {[*reasons]} are never answered, since no threshold meets the "
+            f"target. {example}",
             stacklevel=4,
         )
     return found

@@ -9,6 +9,7 @@ import numpy as np
 from keras_selcal._arrays import Array, to_floats, to_numbers
 from keras_selcal._validation import check_number, refuse
 from keras_selcal.selective.bounds import binomial_tail
+from keras_selcal.selective.cuts import check_scores
 from keras_selcal.selective.data import SelectionData, check_finite
 from keras_selcal.selective.record import ABSTAINED
 
@@ -99,6 +100,9 @@ def mixed_scores(
     right = to_numbers("correct", correct).reshape(-1)
     if len(right) != len(known):
         refuse("correct", right.shape, f"of one entry for each of {len(known)} scores")
+    # All of them, for not all are drawn.
+    check_scores("scores", known)
+    check_scores("unknown", strange)
     seed = hashlib.blake2b(known.tobytes() + right.tobytes(), digest_size=16).digest()
     first, second = draw_mixture(len(known), len(strange), share, delta, seed)
     return (

@@ -367,6 +367,30 @@ def test_it_chains_behind_another_calibrator(tmp_path):
     np.testing.assert_allclose(loaded.predict(new, verbose=0), expected, atol=1e-4)
 
 
+def test_fit_model_applies_the_weights_of_a_data_set():
+    z, y = shifted(300)
+    z, w = z.astype("float32"), (np.arange(300) % 3).astype("float32")
+    model = keras.Sequential([keras.Input((4,)), layers.Identity()])
+    options = {"significance": 1}
+    rows = [slice(i, i + 64) for i in range(0, 300, 64)]
+    for weight, ignored in ((w, None), (w, 3), (None, None), (None, 3)):
+        expected = PriorCorrection(SOURCE, ignore_class=ignored, **options)
+        expected.fit(z, y, sample_weight=weight)
+        parts = (z, y) if weight is None else (z, y, weight)
+        batches = [tuple(part[r] for part in parts) for r in rows]
+        found = PriorCorrection(SOURCE, ignore_class=ignored, **options)
+        found.fit_model(model, batches, verbose=0)
+        np.testing.assert_allclose(found.target, expected.target, rtol=1e-5)
+        # A generator is read once.
+        found.fit_model(model, (batch for batch in batches), verbose=0)
+        np.testing.assert_allclose(found.target, expected.target, rtol=1e-5)
+    alone = PriorCorrection(SOURCE, **options)
+    alone.fit_model(model, ((z[r],) for r in rows), verbose=0)
+    np.testing.assert_allclose(
+        alone.target, PriorCorrection(SOURCE, **options).fit(z).target, rtol=1e-5
+    )
+
+
 def test_fit_model_leaves_out_masked_tokens():
     z, _ = shifted(200)
     tokens = z.reshape(10, 20, 4).astype("float32")

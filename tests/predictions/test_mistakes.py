@@ -6,7 +6,11 @@ from reference import softmax
 
 from keras_selcal import CalibrationReport
 from keras_selcal import functional as F  # noqa: N812
-from keras_selcal.calibrators import HistogramBinning, TemperatureScaling
+from keras_selcal.calibrators import (
+    HistogramBinning,
+    PriorCorrection,
+    TemperatureScaling,
+)
 from keras_selcal.conformal import conformal_scores
 
 pytestmark = pytest.mark.backend_free
@@ -125,3 +129,9 @@ def test_empty_predictions_are_called_empty(shape):
     for function in (F.ece, F.cwece, F.brier, F.nll, F.aurc, F.smooth_ece, F.au):
         with pytest.raises(ValueError, match="an empty array of shape"):
             function(np.zeros(shape[0], "int32"), np.zeros(shape))
+
+
+def test_errors_show_the_start_of_a_large_value():
+    with pytest.raises(ValueError, match=r"Received: source=.*…$") as error:
+        PriorCorrection(source=np.full((100, 10), 1 / 3).tolist())
+    assert len(str(error.value)) < 700

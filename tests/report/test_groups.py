@@ -350,11 +350,13 @@ def test_values_of_pandas_and_missing_values(rng):
     y, z, options = data(rng, 6, 2)
     site = np.array(["a", None, "a", 3, "b", None], dtype=object)
     score = np.array([1.0, np.nan, 1.0, 2.5, 2.5, np.nan])
-    found = report_of(y, z, 0, slices={"site": site, "score": score}, **options).slices
+    given = {"site": site, "score": score, "sex": ["", "m", "f", "f", "m", ""]}
+    found = report_of(y, z, 0, slices=given, **options).slices
+    assert found["sex", ""].title == "sex: (empty)"
     assert found["site", "None"].report.num_samples == 2
     titles = {each.title for each in found.values()}
     assert {"site: 3", "score: 1", "score: 2.5", "score: nan"} <= titles
-    assert sum(each.report.num_samples for each in found.values()) == 12
+    assert sum(each.report.num_samples for each in found.values()) == 18
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_classes_that_cannot_meet_the_risk_are_never_answered():
     x = np.concatenate([x, np.full((len(x), 1), -50.0, "float32")], axis=1)
     y = np.where((x.argmax(-1) == 2) & (rng.random(len(y)) < 0.5), 0, y)
     classifier = SelectiveClassifier(identity(4))
-    told = r"Classes \[2, 3\] are never answered.* Class 3: no sample is predicted"
+    told = r"Classes \[2, 3\] are never answered.* Class 2: No threshold has a risk"
     with pytest.warns(UserWarning, match=told):
         classifier.fit(x, y, risk=0.05, delta=0.1, per_class=True, verbose=0)
     assert np.isinf(classifier.threshold).tolist() == [False, False, True, True]
@@ -143,6 +143,17 @@ def test_classes_that_cannot_meet_the_risk_are_never_answered():
     assert math.isnan(figures["class_coverage"][3])
     assert math.isnan(classifier.record.class_coverage[3])
     assert figures["class_risk_bound"][2:].tolist() == [1, 1]
+    # The number of samples in the error is that of one class.
+    with pytest.raises(ValueError, match=r"No class meets the target\. Class 2: No"):
+        classifier.fit(x, y, risk=1e-4, delta=0.1, per_class=True, verbose=0)
+
+
+@pytest.mark.backend_free
+def test_a_class_that_is_never_predicted_is_named():
+    part = Cuts.of(np.array([0.9, 0.8]), correct=np.array([True, True]))
+    with pytest.warns(UserWarning, match="Class 1: no sample is predicted as it"):
+        found = select_each([part, None], 0.9, None, None, "class")
+    assert np.isfinite(found).tolist() == [True, False]
 
 
 def test_calibrator_groups_and_coverage():

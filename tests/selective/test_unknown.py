@@ -131,7 +131,11 @@ class TestThreshold:
             ("unknown_share", {"unknown": None}),
             ("unknown", {"unknown": []}),
             ("unknown", {"unknown": ["a"]}),
-            ("scores", {"unknown": np.full(150, np.nan)}),
+            ("unknown", {"unknown": np.full(150, np.nan)}),
+            # Those that are not drawn are looked at too.
+            ("unknown", {"unknown": np.append(np.nan, np.zeros(9999))}),
+            ("unknown", {"unknown": np.append(np.inf, np.zeros(9999))}),
+            ("scores", {"scores": np.append(np.nan, np.zeros(999)), "unknown": [0.5]}),
             ("coverage", {"coverage": 0.5, "risk": None, "delta": None}),
             ("groups", {"groups": np.arange(1000)}),
             ("sample_weight", {"sample_weight": np.ones(1000)}),
