@@ -40,22 +40,10 @@ _FEW, _QUICK = 8, 0.25
 
 @dataclass(frozen=True)
 class Matrix:
-    """What to train.
+    """What to train: the options of the command.
 
-    Args:
-        datasets: names of data sets; empty for the paper's.
-        models: names of models; empty for the paper's on each data set.
-        losses: names of losses, `"all"` for the paper's seven, or `"released"` for
-            those of its public code; empty for all seven.
-        seeds: runs of each cell.
-        scale: share of the training images and of the epochs, in (0, 1]. Below 1,
-            small networks stand in for the paper's, and transformers start from
-            random weights.
-        data_dir: folder of the data sets.
-        pretrained: file of weights by model.
-        from_scratch: whether transformers may start from random weights.
-        changes: changes of settings, NAME=VALUE; those of a loss's argument apply to
-            the losses that have it.
+    Names that are empty stand for the paper's. Changes of a loss's argument apply to
+    the losses that have it.
     """
 
     datasets: tuple[str, ...] = ()
@@ -196,16 +184,7 @@ def reproduce(
     pool: Pool = ONE,
     estimate_only: bool = False,
 ) -> None:
-    """Trains the runs that are missing and writes the tables.
-
-    Args:
-        matrix: what to train.
-        out: the folder for runs and tables.
-        table: the table to write, `"1"`, `"2"` or `"A"`; None for all.
-        fit_on: name in `posthoc.FIT_ON`: where calibrators are fitted.
-        pool: where the runs are trained.
-        estimate_only: whether to stop after the estimate of the hours.
-    """
+    """Trains the runs that are missing and writes the tables, as the command says."""
     output, folder = console(), Path(out)
     if estimate_only:  # needs no weights
         matrix = replace(matrix, from_scratch=True)

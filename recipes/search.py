@@ -95,13 +95,7 @@ def run_search(
 ) -> None:
     """Trains every setting of a grid, writes the map, and chooses.
 
-    Args:
-        task: what to train; its seed is ignored.
-        grid: fields with values, such as `"smoothing=0.02,0.1"`; empty for
-            `default_grid`.
-        seeds: the number of runs of each setting.
-        out: the folder; None for one in `runs`.
-        pool: where the runs are trained.
+    The arguments are those of the command. Without a grid, `default_grid` is searched.
     """
     output = console()
     try:
