@@ -8,7 +8,7 @@ from pathlib import Path
 
 from recipes.paper import claim_checks as checks
 from recipes.paper.claim_checks import Finding
-from recipes.progress import Progress, console
+from recipes.progress import console
 from recipes.runs import Run
 from recipes.tasks import RunError
 
@@ -116,9 +116,7 @@ def _digits(folder: Path, seed: int, loss: str, *changes: str) -> Run:
     from recipes import training
     from recipes.tasks import Task
 
-    task = Task("digits", "cnn", loss, set=changes, seed=seed)
-    run = Run(folder / task.name)
-    with Progress(console(quiet=True)) as progress, warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the drag of AU as the paper writes it
-        training.train(run, task, progress)
-    return run
+        task = Task("digits", "cnn", loss, set=changes, seed=seed)
+        return training.trained(folder, task)

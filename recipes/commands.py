@@ -47,7 +47,6 @@ def search(
     *,
     grid: tuple[str, ...] = (),
     seeds: Positive = 1,
-    by: Literal["nll", "loss", "ece", "accuracy"] = "nll",
     pool: Pool,
     out: str | None = None,
 ) -> None:
@@ -63,8 +62,7 @@ def search(
     or --csf fixes is not searched.
 
     The values of losses with different γ, ν, κ or λ cannot be compared, so settings are
-    compared by the cross-entropy on the validation set. --by loss uses the value of
-    each run's own loss instead.
+    compared by the cross-entropy (NLL) on the validation set.
 
     The runs are ordinary ones. A search that was stopped continues by the same command
     and does not repeat finished runs. The nodes of a Ray cluster must share the file
@@ -75,13 +73,12 @@ def search(
         grid: search these values, such as smoothing=0.02,0.1, and only the fields that
             are named; may be repeated.
         seeds: runs of each setting.
-        by: criterion on the validation set.
         pool: where the runs are trained.
         out: folder for runs, map and choice (default: in runs/).
     """
     from recipes.search import run_search
 
-    run_search(task, grid=grid, seeds=seeds, by=by, out=out, pool=pool)
+    run_search(task, grid=grid, seeds=seeds, out=out, pool=pool)
 
 
 def compare(

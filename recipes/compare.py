@@ -55,18 +55,7 @@ def compare(
 ) -> list[str]:
     """Trains with each loss and seed, writes results.csv and report.html.
 
-    Args:
-        dataset: as in `Task`.
-        model: a name of `recipes.models`. Defaults to mlp, or cnn_strided for images.
-        losses: names of losses, or module:Name; the others are compared with the first.
-        seeds: runs of each loss.
-        epochs: length of each training.
-        data_dir: path of the data set.
-        out: folder of the runs and the results.
-        pool: where the runs are trained.
-
-    Returns:
-        The verdict, as `verdict` gives it.
+    The arguments are those of the command. Returns the verdict, as `verdict` gives it.
     """
     output, folder = console(), Path(out)
     chosen = tuple(losses) or DEFAULT

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from keras_selcal import CalibrationReport, SelectiveClassifier, TemperatureScaling
+from recipes.tasks import RunError
 
 EPOCHS = 80
 NOISE = 0.3  # standard deviation of the noise in the pixels, which are in [0, 1]
@@ -47,7 +48,10 @@ def quickstart(out: str | os.PathLike[str], epochs: int = EPOCHS) -> Path:
         f"of {_percent(1 - DELTA)}."
     )
     classifier = SelectiveClassifier(model, calibrator=TemperatureScaling())
-    classifier.fit(x[validation], y[validation], risk=RISK, delta=DELTA, verbose=0)
+    try:
+        classifier.fit(x[validation], y[validation], risk=RISK, delta=DELTA, verbose=0)
+    except ValueError as error:  # a network that is wrong too often
+        raise RunError(f"{error} Train for longer by --epochs.") from error
     stated = classifier.predict_proba(x[test], verbose=0)
     after = CalibrationReport(y[test], stated, name="calibrated")
     _say(

@@ -4,7 +4,6 @@ All tables are made from the same runs: 10 pairs of a data set and a model, 7 lo
 3 seeds.
 """
 
-import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -40,22 +39,10 @@ _FEW, _QUICK = 8, 0.25
 
 @dataclass(frozen=True)
 class Matrix:
-    """What to train.
+    """What to train: the options of the command.
 
-    Args:
-        datasets: names of data sets; empty for the paper's.
-        models: names of models; empty for the paper's on each data set.
-        losses: names of losses, `"all"` for the paper's seven, or `"released"` for
-            those of its public code; empty for all seven.
-        seeds: runs of each cell.
-        scale: share of the training images and of the epochs, in (0, 1]. Below 1,
-            small networks stand in for the paper's, and transformers start from
-            random weights.
-        data_dir: folder of the data sets.
-        pretrained: file of weights by model.
-        from_scratch: whether transformers may start from random weights.
-        changes: changes of settings, NAME=VALUE; those of a loss's argument apply to
-            the losses that have it.
+    Names that are empty stand for the paper's. Changes of a loss's argument apply to
+    the losses that have it.
     """
 
     datasets: tuple[str, ...] = ()
@@ -139,21 +126,9 @@ class Matrix:
             return
         if self.pretrained:
             raise RunError("`scale` trains stand-ins, without `pretrained`.")
-        least = 0.0
-        for dataset, model in pairs:
+        for dataset, _ in pairs:
             if dataset not in _SIZES:
                 raise RunError(f"`scale` is for {', '.join(_SIZES)}, not {dataset}.")
-            # An epoch, and two images of each class, up to rounding.
-            epochs = settings.settings(dataset, model, "xe").epochs
-            images = (2 * settings.CLASSES[dataset] - 0.5) / _SIZES[dataset][0]
-            least = max(least, 0.5 / epochs, images)
-        if self.scale < least:
-            digits = 1 - math.floor(math.log10(least))
-            shown = math.ceil(least * 10**digits - 1e-9) / 10**digits
-            raise RunError(
-                f"`scale` must be at least {shown:g}, for an epoch and two images of "
-                f"each class. Received: scale={self.scale:g}"
-            )
 
     def _task(self, dataset: str, model: str, loss: str, seed: int) -> Task:
         transformer = model in settings.TRANSFORMERS
@@ -172,6 +147,7 @@ class Matrix:
                 small["stand_in"] = True
                 size = 28 if transformer else 16
                 small["set"] = (f"image_size={size}", *changes)
+            # At least an epoch, and two images of each class.
             small["epochs"] = max(1, round(self.scale * epochs))
             images = round(self.scale * _SIZES[dataset][0])
             small["subset"] = max(2 * settings.CLASSES[dataset], images)
@@ -196,16 +172,7 @@ def reproduce(
     pool: Pool = ONE,
     estimate_only: bool = False,
 ) -> None:
-    """Trains the runs that are missing and writes the tables.
-
-    Args:
-        matrix: what to train.
-        out: the folder for runs and tables.
-        table: the table to write, `"1"`, `"2"` or `"A"`; None for all.
-        fit_on: name in `posthoc.FIT_ON`: where calibrators are fitted.
-        pool: where the runs are trained.
-        estimate_only: whether to stop after the estimate of the hours.
-    """
+    """Trains the runs that are missing and writes the tables, as the command says."""
     output, folder = console(), Path(out)
     if estimate_only:  # needs no weights
         matrix = replace(matrix, from_scratch=True)

@@ -1,12 +1,10 @@
 """The search for hyperparameters on the validation set: `python -m recipes search`.
 
-The paper holds out 5,000 training images and takes the setting with the best validation
-loss. It does not say which loss, and the values of a loss with different γ, κ or λ
-cannot be compared: (1 + p)^γ ℓ, for example, doubles with each unit of γ where p is
-near 1. Settings are therefore compared by the cross-entropy (NLL) on the validation
-set; each run's own loss, ECE and accuracy are recorded too, and `by` chooses by them
-instead. The checkpoint of each run is the one with the lowest validation value of its
-own loss, as in every run.
+The paper takes the setting with the best validation loss, and does not say which loss.
+The values of a loss with different γ, κ or λ cannot be compared: (1 + p)^γ ℓ, for
+example, doubles with each unit of γ where p is near 1. Settings are therefore compared
+by the cross-entropy (NLL) on the validation set. The checkpoint of each run is the one
+with the lowest validation value of its own loss, as in every run.
 """
 
 import csv
@@ -21,18 +19,25 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from recipes import losses
 from recipes.engine import ONE, Ended, Job, train_all
-from recipes.evaluation import evaluate
+from recipes.evaluation import METRICS, evaluate
 from recipes.progress import Progress, console
 from recipes.runs import Run, writing
-from recipes.settings import CSFS, KDE_REGULARIZATION, TUNED, Settings, smoothing_of
-from recipes.tables import Bold, Table, remarks
+from recipes.settings import (
+    CSFS,
+    KDE_REGULARIZATION,
+    SYMBOLS,
+    TUNED,
+    Settings,
+    smoothing_of,
+)
+from recipes.tables import Bold, Cell, Table, cell_of, remarks
 from recipes.tasks import Pool, RunError, Task
 
 FILE, PICTURE = "search.csv", "search.png"
+# Metrics of the validation set; the first one chooses.
+SHOWN = ("nll", "ece", "accuracy")
 
 # Fields of a task that are not changed by `set`; `epochs` moves the milestones, too.
 _OPTIONS = ("csf", "epochs", "batch_size")
@@ -85,20 +90,12 @@ def run_search(
     *,
     grid: Sequence[str] = (),
     seeds: int = 1,
-    by: str = "nll",
     out: str | os.PathLike[str] | None = None,
     pool: Pool = ONE,
 ) -> None:
     """Trains every setting of a grid, writes the map, and chooses.
 
-    Args:
-        task: what to train; its seed is ignored.
-        grid: fields with values, such as `"smoothing=0.02,0.1"`; empty for
-            `default_grid`.
-        seeds: the number of runs of each setting.
-        by: the criterion, one of `CRITERIA`.
-        out: the folder; None for one in `runs`.
-        pool: where the runs are trained.
+    The arguments are those of the command. Without a grid, `default_grid` is searched.
     """
     output = console()
     try:
@@ -110,7 +107,7 @@ def run_search(
     said = ", ".join(remarks(task.config()))
     title = f"{losses.title(task.loss)}: {task.model} on {task.dataset}"
     title += f" ({said})" if said else ""
-    search = Search(tuple(values), trials_of(task, values, seeds, folder), by)
+    search = Search(tuple(values), trials_of(task, values, seeds, folder))
     counts = " × ".join(f"{len(texts)} {name}" for name, texts in values.items())
     output.print(f"{title}\n{counts}, {len(search.trials)} runs", soft_wrap=True)
     by_name = {trial.job.run.name: trial for trial in search.trials}
@@ -140,8 +137,8 @@ def run_search(
 class Trial:
     """A run of the search: its values of the searched fields, and its results.
 
-    `results` is empty until the run is finished; otherwise it has the criteria at the
-    best epoch, and that epoch.
+    `results` is empty until the run is finished; otherwise it has `SHOWN` and
+    the run's own loss at the best epoch, and that epoch.
     """
 
     values: tuple[Any, ...]
@@ -162,16 +159,10 @@ class Trial:
         if ended.error is not None:
             return
         run = self.job.run
-        found = evaluate(run, "val", ("nll", "accuracy", "ece"))
         history = run.history()
         epoch = run.environment().get("best_epoch") or len(history)
-        self.results = {
-            "loss": history[epoch - 1]["val_loss"],
-            "nll": found["nll"],
-            "accuracy": found["accuracy"] / 100,
-            "ece": found["ece"] / 100,
-            "epoch": epoch,
-        }
+        self.results = evaluate(run, "val", SHOWN)
+        self.results |= {"loss": history[epoch - 1]["val_loss"], "epoch": epoch}
 
 
 def trials_of(
@@ -298,39 +289,33 @@ class Search:
     Args:
         names: names of the searched settings.
         trials: the runs, in the order of the grid.
-        by: the criterion of the choice, one of `CRITERIA`.
     """
 
-    def __init__(
-        self, names: tuple[str, ...], trials: Sequence[Trial], by: str = "nll"
-    ) -> None:
-        from recipes.paper.search_figures import CRITERIA, SYMBOLS
-
-        self.names, self.trials, self.by = names, trials, by
-        self.criteria, self._symbols = CRITERIA, SYMBOLS
+    def __init__(self, names: tuple[str, ...], trials: Sequence[Trial]) -> None:
+        self.names, self.trials = names, trials
         self.settings: dict[tuple[Any, ...], list[Trial]] = {}
         for trial in trials:
             self.settings.setdefault(trial.values, []).append(trial)
 
-    def results(self, setting: tuple[Any, ...], by: str) -> list[float]:
-        """Returns the values of a criterion in the finished runs of a setting."""
-        return [one.results[by] for one in self.settings[setting] if one.results]
+    def cell(self, setting: tuple[Any, ...], name: str) -> Cell | None:
+        """Returns a metric over the finished runs of a setting."""
+        found = [one.results[name] for one in self.settings[setting] if one.results]
+        return cell_of(found) if found else None
 
-    def choice(self, by: str | None = None) -> tuple[Any, ...] | None:
-        """Returns the best setting, or None if no setting is complete.
+    def choice(self, name: str = SHOWN[0]) -> tuple[Any, ...] | None:
+        """Returns the setting that is best by a metric, or None.
 
         Settings that lack a seed or have a NaN are not candidates.
         """
-        costs = {one: self._cost(one, by or self.by) for one in self.settings}
-        complete = [setting for setting, cost in costs.items() if not math.isnan(cost)]
-        return min(complete, key=lambda setting: costs[setting], default=None)
-
-    def _cost(self, setting: tuple[Any, ...], by: str) -> float:
-        """Returns the mean over seeds, lower is better; NaN if a seed is missing."""
-        values = self.results(setting, by)
-        if len(values) < len(self.settings[setting]):
-            return math.nan
-        return float(np.mean(values)) * (-1 if self.criteria[by].higher else 1)
+        sign = -1 if METRICS[name].higher else 1
+        costs = {
+            one: sign * cell.mean
+            for one, trials in self.settings.items()
+            if all(trial.results for trial in trials)
+            and (cell := self.cell(one, name)) is not None
+            and not math.isnan(cell.mean)
+        }
+        return min(costs, key=lambda one: costs[one], default=None)
 
     def command(self) -> str | None:
         """Returns the command that trains the choice with the first seed."""
@@ -342,14 +327,10 @@ class Search:
 
     def verdict(self) -> str:
         """Returns a sentence on the choice."""
-        choice, criterion = self.choice(), self.criteria[self.by]
+        choice = self.choice()
         if choice is None:
             return "No setting is chosen: none has all its runs finished."
-        value = criterion.text(self.results(choice, self.by))
-        return (
-            f"Chosen: {self._named(choice)}, with the {criterion.superlative} "
-            f"{criterion.what} on the validation set, {value}."
-        )
+        return f"Chosen: {self._named(choice, SHOWN[0])}."
 
     def remarks(self) -> list[str]:
         """Returns sentences on what speaks against the choice."""
@@ -369,32 +350,30 @@ class Search:
                         f"{name} = {text(value)} is the {words} value of the grid: a "
                         f"{beyond} one may be better."
                     )
-        for by, criterion in self.criteria.items():
-            other = self.choice(by)
-            if other is None or self._cost(other, by) == self._cost(choice, by):
-                continue
-            value = criterion.text(self.results(other, by))
-            said.append(
-                f"{self._named(other)} has the {criterion.superlative} "
-                f"{criterion.what}: {value}."
-            )
+        for name in SHOWN[1:]:
+            other = self.choice(name)
+            if other is not None and self.cell(other, name) != self.cell(choice, name):
+                said.append(f"But {self._named(other, name)}.")
         return said
 
-    def _named(self, setting: tuple[Any, ...]) -> str:
+    def _named(self, setting: tuple[Any, ...], name: str) -> str:
+        """Says that a setting is the best by a metric."""
         pairs = zip(self.names, setting, strict=True)
-        return ", ".join(f"{name} {text(value)}" for name, value in pairs)
+        values = ", ".join(f"{name} {text(value)}" for name, value in pairs)
+        metric, cell = METRICS[name], self.cell(setting, name)
+        end = "highest" if metric.higher else "lowest"
+        shown = cell and cell.text(metric.digits)
+        return f"{values} has the {end} {metric.title} on the validation set, {shown}"
 
     def table(self) -> Table:
-        """Returns all settings, with all criteria."""
+        """Returns all settings, with all metrics."""
         choice = self.choice()
         lines = []
         for setting in self.settings:
-            cells = (self._cell(setting, by) for by in self.criteria)
-            line = [*map(text, setting), *cells]
+            line = [*map(text, setting), *(self._text(setting, n) for n in SHOWN)]
             lines.append([*map(Bold, line)] if setting == choice else line)
-        head = [f"{name} {self._symbols.get(name, '')}".strip() for name in self.names]
-        criteria = self.criteria.values()
-        head += [f"{c.title} {'↑' if c.higher else '↓'}" for c in criteria]
+        head = [f"{name} {SYMBOLS.get(name, '')}".strip() for name in self.names]
+        head += [METRICS[name].heading for name in SHOWN]
         seeds = max(len(trials) for trials in self.settings.values())
         mean = f"mean ± standard deviation over {seeds} seeds"
         caption = (
@@ -403,18 +382,18 @@ class Search:
         )
         return Table(head, lines, "", caption)
 
-    def _cell(self, setting: tuple[Any, ...], by: str) -> str:
-        values, trials = self.results(setting, by), self.settings[setting]
+    def _text(self, setting: tuple[Any, ...], name: str) -> str:
+        cell, trials = self.cell(setting, name), self.settings[setting]
         missing = "failed" if any(t.failure is not None for t in trials) else "open"
-        if not values:
+        if cell is None:
             return missing
-        lacking = len(trials) - len(values)
-        shown = self.criteria[by].text(values)
+        lacking = sum(not trial.results for trial in trials)
+        shown = "NaN" if math.isnan(cell.mean) else cell.text(METRICS[name].digits)
         return f"{shown} ({lacking} {missing})" if lacking else shown
 
     def csv(self) -> str:
-        """Returns a line for each run; accuracy and ECE are between 0 and 1."""
-        names = ("loss", "nll", "accuracy", "ece")
+        """Returns a line for each run; accuracy and ECE are in %."""
+        names = ("loss", *SHOWN)
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
         columns = [*self.names, "seed", *(f"val_{name}" for name in names)]

@@ -61,6 +61,8 @@ ALIASES = {
 DEFAULT = Tuned(dual=5.0, inverse=2.0, quantile=0.75, smoothing=0.1)
 
 CSFS = ("msp", "margin", "neg_entropy")
+# The paper's letters.
+SYMBOLS = {"gamma": "γ", "smoothing": "ν", "quantile": "κ", "kde_weight": "λ"}
 # The paper fine-tunes these from pretrained weights.
 TRANSFORMERS = ("vit_small", "swin_tiny")
 

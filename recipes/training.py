@@ -14,6 +14,7 @@ import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -24,7 +25,7 @@ from recipes import data, devices, losses, models
 from recipes.data.pipeline import Batches
 from recipes.optimizers import TorchSGD
 from recipes.paper.released import ReleasedScores
-from recipes.progress import Progress
+from recipes.progress import Progress, console
 from recipes.runs import Checkpoint, Predictions, Run
 from recipes.settings import Settings
 from recipes.tasks import DivergenceError, RunError, Task
@@ -139,6 +140,14 @@ def train(
             }
         )
         progress.end(run.name, _summary(state, settings))
+
+
+def trained(folder: Path, task: Task) -> Run:
+    """Returns a finished run in a folder of the task's name, trained if need be."""
+    run = Run(folder / task.name)
+    with Progress(console(quiet=True)) as progress:
+        train(run, task, progress)
+    return run
 
 
 # --- Data and model -----------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Figures of hyperparameter searches; the paper prints no numbers of its own."""
 
 import csv
-import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,54 +11,18 @@ import numpy as np
 from keras_selcal._arrays import Array
 from keras_selcal.plots import canvas
 from recipes import losses
+from recipes.evaluation import METRICS
 from recipes.paper.groups import MODELS, dataset_title
 from recipes.paper.picture import Picture, slug
 from recipes.runs import CONFIG, Run
-from recipes.tables import cell_of
+from recipes.search import SHOWN
+from recipes.settings import SYMBOLS
 from recipes.tasks import RunError
 
-SYMBOLS = {"gamma": "γ", "smoothing": "ν", "quantile": "κ", "kde_weight": "λ"}
-
-
-class Criterion(NamedTuple):
-    """A criterion by which settings are compared.
-
-    Attributes:
-        title: its name in tables.
-        what: its name in sentences.
-        higher: whether higher is better.
-        scale: 100 for a criterion that is shown × 10².
-    """
-
-    title: str
-    what: str
-    higher: bool = False
-    scale: float = 1.0
-
-    @property
-    def superlative(self) -> str:
-        """The word for the best value."""
-        return "highest" if self.higher else "lowest"
-
-    def text(self, values: Sequence[float]) -> str:
-        """Returns the mean ± standard deviation over seeds."""
-        cell = cell_of([self.scale * value for value in values])
-        digits = 2 if self.scale > 1 else 4
-        return "NaN" if math.isnan(cell.mean) else cell.text(digits)
-
-
-CRITERIA = {
-    "nll": Criterion("NLL", "cross-entropy (NLL)"),
-    "loss": Criterion("own loss", "value of its own loss"),
-    "ece": Criterion("ECE", "ECE", scale=100.0),
-    "accuracy": Criterion("accuracy", "accuracy", higher=True, scale=100.0),
-}
-
-
 # Columns of a search's CSV that are not searched.
-_RESULTS = ("seed", "epoch", "run", "state", *(f"val_{by}" for by in CRITERIA))
+_RESULTS = ("seed", "epoch", "run", "state", "val_loss")
 _ROWS = 6
-_BEST = {"lowest": np.nanargmin, "highest": np.nanargmax}
+_ARGBEST = {"lowest": np.nanargmin, "highest": np.nanargmax}
 _DOTS = {"linestyle": "none", "marker": "o"}
 _CHOSEN = {
     "markerfacecolor": "none",
@@ -71,9 +34,8 @@ _CHOSEN = {
 def search_curve(
     trials: Mapping[str, Any],
     x: str,
-    value: str = "val_loss",
+    value: str = "val_nll",
     *,
-    best: str = "lowest",
     ax: Any = None,
 ) -> Any:
     """Draws the results of trials against a hyperparameter, and marks the best.
@@ -84,8 +46,7 @@ def search_curve(
     Args:
         trials: columns of numbers by their names, with one entry for each trial.
         x: the column of the hyperparameter.
-        value: the column of the result.
-        best: `"lowest"` or `"highest"`.
+        value: the column of the result, `val_` and a name in `search.SHOWN`.
         ax: the Axes to draw on. None makes a figure.
 
     Returns:
@@ -109,7 +70,8 @@ def search_curve(
         style = {**_DOTS, "marker": "x", "color": canvas.GREY, "label": "no value"}
         ax.plot(places[~there], foot, transform=ax.get_xaxis_transform(), **style)
     if there.any():
-        chosen = _BEST[best](means)
+        best = _best(value)
+        chosen = _ARGBEST[best](means)
         label = f"{best}: {_title(x)} = {places[chosen]:g}"
         style = {**_DOTS, **_CHOSEN, "markersize": 13, "label": label, "zorder": 4}
         ax.plot(places[chosen], means[chosen], **style)
@@ -126,9 +88,8 @@ def search_map(
     trials: Mapping[str, Any],
     x: str,
     y: str,
-    value: str = "val_loss",
+    value: str = "val_nll",
     *,
-    best: str = "lowest",
     ax: Any = None,
 ) -> Any:
     """Draws the results of trials for two hyperparameters, and frames the best.
@@ -140,8 +101,7 @@ def search_map(
         trials: columns of numbers by their names, with one entry for each trial.
         x: the column of one hyperparameter.
         y: the column of another.
-        value: the column of the result.
-        best: `"lowest"` or `"highest"`.
+        value: the column of the result, `val_` and a name in `search.SHOWN`.
         ax: the Axes to draw on. None makes a figure.
 
     Returns:
@@ -161,6 +121,7 @@ def search_map(
             for row in rows
         ]
     )
+    best = _best(value)
     (ax,) = canvas.axes(ax)
     mesh = ax.pcolormesh(
         np.arange(len(columns) + 1) - 0.5,
@@ -173,7 +134,7 @@ def search_map(
     ax.figure.colorbar(mesh, ax=ax).outline.set_visible(False)
     if not np.isnan(cells).all():
         _write(ax, mesh, cells)
-        row, column = map(int, np.unravel_index(_BEST[best](cells), cells.shape))
+        row, column = map(int, np.unravel_index(_ARGBEST[best](cells), cells.shape))
         frame = Rectangle((column - 0.47, row - 0.47), 0.94, 0.94, fill=False)
         frame.set(edgecolor=canvas.VERMILLION, linewidth=3)
         ax.add_patch(frame)
@@ -198,11 +159,16 @@ def _mean(values: Array) -> float:
     return float(there.mean()) if there.size else np.nan
 
 
-def _title(name: str) -> str:
-    by = name.removeprefix("val_")
-    if name != by and by in CRITERIA:
-        return f"validation {'loss' if by == 'loss' else CRITERIA[by].title}"
-    return SYMBOLS.get(name, name.replace("_", " "))
+def _best(column: str) -> str:
+    higher = METRICS[column.removeprefix("val_")].higher
+    return "highest" if higher else "lowest"
+
+
+def _title(column: str) -> str:
+    metric = column.removeprefix("val_")
+    if metric in SHOWN:
+        return f"validation {METRICS[metric].title}"
+    return SYMBOLS.get(column, column.replace("_", " "))
 
 
 def _write(ax: Any, mesh: Any, cells: Array) -> None:
@@ -236,7 +202,9 @@ def varied_fields(columns: Mapping[str, Array]) -> tuple[list[str], list[str]]:
     varied = [
         name
         for name, column in columns.items()
-        if name not in _RESULTS and len(np.unique(column)) > 1
+        if name not in _RESULTS
+        and name.removeprefix("val_") not in SHOWN
+        and len(np.unique(column)) > 1
     ]
     numbers = [name for name in varied if columns[name].dtype.kind == "f"]
     numbers.sort(key=lambda name: name != "smoothing")
@@ -244,10 +212,10 @@ def varied_fields(columns: Mapping[str, Array]) -> tuple[list[str], list[str]]:
 
 
 def search_figure(columns: Mapping[str, Array]) -> Any:
-    """Draws every criterion of a search over one or two numbers.
+    """Draws every metric of a search over one or two numbers.
 
-    The figure has a column for each criterion, and a row for each combination of the
-    other varied fields. A setting that lacks the result of a seed is left empty.
+    The figure has a column for each metric, and a row for each combination of the other
+    varied fields. A setting that lacks the result of a seed is left empty.
 
     Args:
         columns: the columns of a search, as `read_search` returns them.
@@ -259,29 +227,25 @@ def search_figure(columns: Mapping[str, Array]) -> Any:
     from matplotlib.figure import Figure
 
     numbers, others = varied_fields(columns)
-    count = len(columns["val_loss"])
+    count = len(columns["val_nll"])
     keys = list(zip(*(columns[name] for name in others), strict=True)) or [()] * count
     parts = list(dict.fromkeys(keys))
     if not 1 <= len(numbers) <= 2 or len(parts) > _ROWS:
         return None
     settings = list(zip(*(columns[n] for n in (*numbers, *others)), strict=True))
-    lost = np.isnan(columns["val_loss"])
+    lost = np.isnan(columns["val_nll"])
     incomplete = {one for one, gone in zip(settings, lost, strict=True) if gone}
     complete = np.array([one not in incomplete for one in settings])
-    # Values of a run's own loss cannot be compared.
-    criteria = {by: one for by, one in CRITERIA.items() if by != "loss"}
-    size = (4.6 * len(criteria), 3.9 * len(parts))
+    size = (4.6 * len(SHOWN), 3.9 * len(parts))
     figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(len(parts), len(criteria), squeeze=False)
+    axes = figure.subplots(len(parts), len(SHOWN), squeeze=False)
     draw: Any = search_curve if len(numbers) == 1 else search_map
     for row, part in zip(axes, parts, strict=True):
         inside = np.array([key == part for key in keys])
-        for ax, (by, criterion) in zip(row, criteria.items(), strict=True):
-            shown = {name: columns[name][inside] for name in numbers}
-            shown["val_" + by] = np.where(complete, columns["val_" + by], np.nan)[
-                inside
-            ]
-            draw(shown, *numbers, f"val_{by}", best=criterion.superlative, ax=ax)
+        for ax, name in zip(row, [f"val_{name}" for name in SHOWN], strict=True):
+            shown = {number: columns[number][inside] for number in numbers}
+            shown[name] = np.where(complete, columns[name], np.nan)[inside]
+            draw(shown, *numbers, name, ax=ax)
         words = ", ".join(f"{n} {v}" for n, v in zip(others, part, strict=True))
         if words:
             title = f"{words}\n{row[0].get_title(loc='left')}".strip()
@@ -308,8 +272,8 @@ def read_results(path: str | os.PathLike[str]) -> SearchResults:
     """Reads the CSV file of a search."""
     path = Path(path)
     columns = read_search(path.read_text(encoding="utf-8").splitlines())
-    if "val_loss" not in columns or not len(columns["val_loss"]):
-        raise RunError(f"{path} is not the file of a search: it has no val_loss.")
+    if "val_nll" not in columns or not len(columns["val_nll"]):
+        raise RunError(f"{path} is not the file of a search: it has no val_nll.")
     name = path.absolute().parent.name
     folders = [path.parent / run for run in columns.get("run", ()) if run]
     for folder in folders:
@@ -339,7 +303,7 @@ def of_searches(
         if figure is None or len(numbers) != count:
             continue
         drawn = True
-        values = search.columns["val_loss"]
+        values = search.columns["val_nll"]
         lost = int(np.isnan(values).sum())
         without = f", {lost} of them without a result" if lost else ""
         yield Picture(

@@ -21,10 +21,9 @@ from recipes import settings
 from recipes.data.digits import LABEL_NOISE
 from recipes.paper.picture import Picture, axes, slug
 from recipes.paper.released import DualFocalVariant
-from recipes.progress import Progress, console
 from recipes.runs import Predictions, Run
 from recipes.tasks import Task
-from recipes.training import train
+from recipes.training import trained
 
 # Shares of the training after which the gradients are shown. The first is early, while
 # the predictions still change.
@@ -40,16 +39,11 @@ def example(folder: Path, epochs: int | None = None) -> Run:
     """
     epochs = epochs or settings.settings("digits", "cnn", "xe").epochs
     moments = sorted({max(1, round(moment * epochs)) for moment in _MOMENTS})
-    task = Task(
-        *("digits", "cnn", "xe"),
-        epochs=epochs,
-        checkpoint_every=epochs,
-        snapshots=",".join(map(str, moments)),
-    )
-    run = Run(folder / task.name)
-    with Progress(console(quiet=True)) as progress:
-        train(run, task, progress)
-    return run
+    options: Any = {
+        "checkpoint_every": epochs,
+        "snapshots": ",".join(map(str, moments)),
+    }
+    return trained(folder, Task("digits", "cnn", "xe", epochs=epochs, **options))
 
 
 def _trained(run: Run) -> str:

@@ -214,3 +214,10 @@ def test_quickstart_tells_the_whole_story(tmp_path, capsys):
     page = tmp_path / "runs" / "quickstart" / "report.html"
     assert out.rstrip().endswith(str(page))
     assert "<title>Quickstart" in page.read_text("utf-8")
+
+
+def test_a_quickstart_that_is_too_short_says_so(capsys):
+    assert main(("quickstart", "--epochs", "1")) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: No threshold has a risk of at most 0.05")
+    assert error.endswith("Train for longer by --epochs.\n")

@@ -12,7 +12,7 @@ from finished import finish
 from recipes import cli, training
 from recipes.engine import Job
 from recipes.runs import Predictions, Run
-from recipes.search import Search, Trial, default_grid, grid_of, trials_of
+from recipes.search import SHOWN, Search, Trial, default_grid, grid_of, trials_of
 from recipes.tasks import RunError, Task
 
 pytestmark = pytest.mark.backend_free
@@ -107,10 +107,9 @@ def test_nothing_starts_where_a_setting_is_wrong(arguments, words, capsys, tmp_p
 # --- The choice ---------------------------------------------------------------------
 
 
-def made(fields, outcomes, by="nll"):
+def made(fields, outcomes):
     """Returns a search of settings whose seeds have the outcomes given."""
     found = []
-    names = ("loss", "nll", "accuracy", "ece")
     for values, seeds in outcomes.items():
         for seed, outcome in enumerate(seeds):
             task = Task("digits", "cnn", "au", seed=seed)
@@ -118,39 +117,39 @@ def made(fields, outcomes, by="nll"):
             if isinstance(outcome, str):
                 trial.failure = outcome
             elif outcome is not None:
-                trial.results = {**dict(zip(names, outcome, strict=True)), "epoch": 3}
+                trial.results = dict(zip(SHOWN, outcome, strict=True))
+                trial.results |= {"loss": 0.5, "epoch": 3}
             found.append(trial)
-    return Search(fields, found, by)
+    return Search(fields, found)
 
 
-#            own loss, NLL, accuracy, ECE
+#       NLL, ECE, accuracy
 CURVE = {
-    (1.0,): [(0.5, 0.6, 0.7, 0.10), (0.5, 0.8, 0.7, 0.10)],
-    (2.0,): [(0.9, 0.5, 0.7, 0.08), (0.9, 0.6, 0.7, 0.08)],
-    (3.0,): [(1.2, 0.7, 0.7, 0.02), (1.2, 0.7, 0.7, 0.02)],
+    (1.0,): [(0.6, 10.0, 70.0), (0.8, 10.0, 70.0)],
+    (2.0,): [(0.5, 8.0, 70.0), (0.6, 8.0, 70.0)],
+    (3.0,): [(0.7, 2.0, 70.0), (0.7, 2.0, 70.0)],
 }
 
 
 def test_choice_by_the_mean_over_seeds():
     found = made(("gamma",), CURVE)
     assert found.choice() == (2.0,)
-    assert [found.choice(by) for by in ("loss", "ece")] == [(1.0,), (3.0,)]
-    assert "Chosen: gamma 2, with the lowest cross-entropy" in found.verdict()
-    assert "0.5500 ±0.0707" in found.verdict()
-    # Inside the grid, and as accurate as the others: two remarks are left.
+    assert found.choice("ece") == (3.0,)
+    assert found.verdict() == (
+        "Chosen: gamma 2 has the lowest NLL on the validation set, 0.550 ±0.071."
+    )
+    # Inside the grid, and as accurate as the others: one remark is left.
     assert found.remarks() == [
-        "gamma 1 has the lowest value of its own loss: 0.5000 ±0.0000.",
-        "gamma 3 has the lowest ECE: 2.00 ±0.00.",
+        "But gamma 3 has the lowest ECE on the validation set, 2.00 ±0.00."
     ]
     text = found.table().markdown()
-    assert "| **2** | **0.5500 ±0.0707** | **0.9000 ±0.0000** |" in text
+    assert "| **2** | **0.550 ±0.071** | **8.00 ±0.00** |" in text
     assert "over 2 seeds" in text
 
-    edge = made(("gamma",), CURVE, by="ece")
-    assert edge.choice() == (3.0,)
-    assert edge.remarks()[0] == (
-        "gamma = 3 is the largest value of the grid: a larger one may be better."
-    )
+    edge = made(("gamma",), {gamma: CURVE[gamma] for gamma in [(1.0,), (2.0,)]})
+    assert edge.remarks() == [
+        "gamma = 2 is the largest value of the grid: a larger one may be better."
+    ]
     # Nothing lies beyond κ = 1.
     whole = made(("quantile",), {(0.5,): CURVE[1.0,], (1.0,): CURVE[2.0,]})
     assert whole.choice() == (1.0,)
@@ -158,8 +157,8 @@ def test_choice_by_the_mean_over_seeds():
 
 
 def test_what_is_not_whole_is_not_chosen(tmp_path):
-    worse, better = (0.5, 0.9, 0.5, 0.3), (0.1, 0.1, 0.9, 0.0)
-    nan = (np.nan, np.nan, 0.1, 0.5)
+    worse, better = (0.9, 30.0, 50.0), (0.1, 0.0, 90.0)
+    nan = (np.nan, 50.0, 10.0)
     found = made(
         ("smoothing", "quantile", "csf"),
         {
@@ -171,8 +170,8 @@ def test_what_is_not_whole_is_not_chosen(tmp_path):
     )
     assert found.choice() == (0.1, 0.5, "msp")
     text = found.table().markdown()
-    assert "| **0.1** | **0.5** | **msp** | **0.9000 ±0.0000** |" in text
-    assert "| 0.1 | 0.75 | msp | 0.1000 (1 failed) |" in text
+    assert "| **0.1** | **0.5** | **msp** | **0.900 ±0.000** |" in text
+    assert "| 0.1 | 0.75 | msp | 0.100 (1 failed) |" in text
     assert "| 0.2 | 0.5 | msp | NaN |" in text
     assert "| 0.2 | 0.75 | msp | open |" in text
     rows = list(csv.DictReader(found.csv().splitlines()))
@@ -301,4 +300,4 @@ def test_a_search_that_trains(tmp_path, capsys):
     assert run.config()["backend"] == keras.backend.backend()
     (epoch,) = run.history()
     assert float(row["val_loss"]) == pytest.approx(epoch["val_loss"], 1e-4)
-    assert float(row["val_accuracy"]) == pytest.approx(epoch["val_accuracy"])
+    assert float(row["val_accuracy"]) == pytest.approx(100 * epoch["val_accuracy"])

@@ -15,8 +15,12 @@ pytestmark = pytest.mark.backend_free
 TRIALS = {
     "smoothing": [0.01, 0.1, 1.0, 0.01, 0.1, 1.0, 0.1],
     "quantile": [0.5, 0.5, 0.5, 1.0, 1.0, 1.0, 0.5],
-    "val_loss": [0.7, 0.5, 0.6, 0.9, np.nan, 0.8, 0.3],
+    "val_nll": [0.7, 0.5, 0.6, 0.9, np.nan, 0.8, 0.3],
 }
+
+
+def higher(trials):
+    return {**trials, "val_accuracy": trials["val_nll"]}
 
 
 def line(ax, label):
@@ -29,7 +33,7 @@ def legend(ax):
 
 
 def test_curve_is_the_mean_of_trials():
-    trials = {**TRIALS, "val_loss": [0.7, 0.5, np.nan, 0.9, np.nan, np.nan, 0.3]}
+    trials = {**TRIALS, "val_nll": [0.7, 0.5, np.nan, 0.9, np.nan, np.nan, 0.3]}
     ax = pyplot.figure().subplots()
     assert search_curve(trials, "smoothing", ax=ax) is ax
     np.testing.assert_allclose(
@@ -39,7 +43,7 @@ def test_curve_is_the_mean_of_trials():
     assert line(ax, "no value").get_xdata().tolist() == [1.0]
     assert legend(ax)[-1] == "lowest: ν = 0.1"
     assert ax.get_xscale() == "log"
-    ax = search_curve(trials, "quantile", best="highest")
+    ax = search_curve(higher(trials), "quantile", "val_accuracy")
     assert legend(ax)[-1] == "highest: κ = 1"
     assert ax.get_xscale() == "linear"
 
@@ -57,5 +61,5 @@ def test_map_has_a_cell_for_each_pair():
     assert legend(ax) == ["lowest: κ = 0.5, ν = 0.1"]
     (frame,) = ax.patches
     assert (frame.get_x() // 1 + 1, frame.get_y() // 1 + 1) == (1, 0)
-    ax = search_map(TRIALS, "smoothing", "quantile", best="highest")
+    ax = search_map(higher(TRIALS), "smoothing", "quantile", "val_accuracy")
     assert legend(ax) == ["highest: κ = 1, ν = 0.01"]
