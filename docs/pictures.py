@@ -164,7 +164,8 @@ def losses() -> Figure:
     """Draws the weights that the losses give a sample."""
     figure = Figure(figsize=(6.5, 4), layout="constrained")
     ax = figure.subplots()
-    loss_plots.loss_weights([FocalLoss(gamma=2.0), InverseFocalLoss(), AULoss()], ax=ax)
+    shown = [FocalLoss(gamma=2.0), InverseFocalLoss(), AULoss(smoothing=0.1)]
+    loss_plots.loss_weights(shown, ax=ax)
     return figure
 
 
@@ -177,9 +178,11 @@ def gradients() -> Figure:
     right = rng.random(len(p)) < 0.5
     y = np.where(right, top, (top + rng.integers(1, 10, len(p))) % 10)
     kinds = {
-        "weights constant (the default)": AULoss(),
-        "w = 1, Eq. gradientAU": AULoss(weight_gradient=1.0),
-        'w = 1, through="cdf"': AULoss(weight_gradient=1.0, through="cdf"),
+        "weights constant (the default)": AULoss(smoothing=0.1),
+        "w = 1, Eq. gradientAU": AULoss(smoothing=0.1, weight_gradient=1.0),
+        'w = 1, through="cdf"': AULoss(
+            smoothing=0.1, weight_gradient=1.0, through="cdf"
+        ),
     }
     groups = np.array_split(np.argsort(p.max(axis=-1)), 24)
     figure = Figure(figsize=(7.5, 4), layout="constrained")

@@ -25,10 +25,10 @@ def data(n, k, seed=0, scale=2.0):
     return logits, labels
 
 
-def au(csf, **options):
+def au(csf, smoothing=2.0, **options):
     def values(p, log_p, log_p_y, y):
         u = reference.unit_score(p, csf)
-        return reference.au_weights(u, **options) * -log_p_y
+        return reference.au_weights(u, smoothing=smoothing, **options) * -log_p_y
 
     return values
 
@@ -44,7 +44,8 @@ def aurc(csf, estimator):
 
 def au_brier(p, log_p, log_p_y, y):
     brier = np.sum((p - np.eye(p.shape[-1])[y]) ** 2, -1)
-    return reference.au_weights(reference.unit_score(p, "msp")) * brier
+    u = reference.unit_score(p, "msp")
+    return reference.au_weights(u, smoothing=2.0) * brier
 
 
 def kde(kind, h=0.1, kde_weight=0.3, exponent=1):

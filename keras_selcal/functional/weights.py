@@ -46,7 +46,7 @@ def au_weights(
         threshold: τ itself, on the scale of the scores; pass at most one of
             `quantile` and `threshold`.
         num_bins: M, the number of bins of the soft CDF.
-        smoothing: ν of the soft CDF.
+        smoothing: ν of the soft CDF. Defaults to the paper's 0.1; `AULoss` has 2.
         support: (lo, hi), the range that the scores can take.
         through: `"score"`: the counts behind Ĝ_ν carry no gradient (Eq. gradientAU);
             `"cdf"`: they do, but for Ĝ_ν(τ), and each score is shared linearly between

@@ -51,7 +51,7 @@ class Candidate(NamedTuple):
         )
 
 
-DEFAULT = Candidate(0.1, 0.75, 0.0)
+FORMER = Candidate(0.1, 0.75, 0.0)  # the default before this search
 CANDIDATES = (
     *(
         Candidate(*one, 0.0)
@@ -248,17 +248,29 @@ def judge(rows: Sequence[dict[str, Any]]) -> dict[Candidate, Judged]:
     return judged
 
 
-def choice(rows: Sequence[dict[str, Any]]) -> Candidate:
-    """Returns the candidate that the rule chooses, or else the default."""
+def choice(
+    rows: Sequence[dict[str, Any]], *, constant_weights: bool = True
+) -> Candidate:
+    """Returns the candidate that the rule chooses, or else the former default.
+
+    Args:
+        rows: the rows of defaults.csv.
+        constant_weights: whether w must be 0, which was added to the rule when the
+            figures were known.
+    """
     if {row["bed"] for row in rows} != {*BEDS}:
-        return DEFAULT
+        return FORMER
     judged = judge(rows)
-    allowed = {one: found for one, found in judged.items() if found.admissible}
-    if not allowed or DEFAULT not in judged:
-        return DEFAULT
+    allowed = {
+        one: found
+        for one, found in judged.items()
+        if found.admissible and not (constant_weights and one.weight_gradient)
+    }
+    if not allowed or FORMER not in judged:
+        return FORMER
     best = min(allowed, key=lambda one: allowed[one].ratio)
-    if DEFAULT in allowed and not allowed[best].most < judged[DEFAULT].ratio:
-        return DEFAULT
+    if FORMER in allowed and not allowed[best].most < judged[FORMER].ratio:
+        return FORMER
     return best
 
 
@@ -311,7 +323,8 @@ def main() -> None:
         print(f"left out: {bed}: {why}")
     rows = read(options.results)
     print(table(rows))
-    print("chosen:", choice(rows)._asdict())
+    print("chosen, any w:", choice(rows, constant_weights=False)._asdict())
+    print("chosen, w = 0: ", choice(rows)._asdict())
 
 
 if __name__ == "__main__":

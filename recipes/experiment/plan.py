@@ -61,7 +61,7 @@ _AU = ("loss.csf=msp", "loss.quantile=0.75")
 # of this library, `paper_smoothing(0.1, 10)`.
 ARMS = {
     "xe": Arm("cross-entropy", "xe"),
-    "au": Arm("AU, default", "au", (*_AU, "loss.smoothing=0.1")),
+    "au": Arm("AU, w = 0, ν = 0.1", "au", (*_AU, "loss.smoothing=0.1")),
     "au_w1": Arm(
         *("AU, w = 1, ν = 0.76", "au"),
         (*_AU, "loss.smoothing=0.76", "loss.weight_gradient=1"),

@@ -26,7 +26,7 @@ def weight_and_loss() -> Picture:
         "FL, γ = 2": FocalLoss(2),
         "Inv. FL, γ = 2": InverseFocalLoss(2),
         "AURC": AURCLoss(),
-        "AU": AULoss(),
+        "AU": AULoss(smoothing=0.1),
     }
     ((left, right),) = axes(1, 2)
     loss_plots.loss_weights(drawn, _MANY, ax=left)

@@ -88,7 +88,7 @@ def _gradients(snapshots: dict[int, Predictions]) -> Any:
         "FL, γ = 3": FocalLoss(3),
         "Inv. FL, γ = 2": InverseFocalLoss(2),
         "Dual, γ = 5": DualFocalVariant(5),
-        "AU": AULoss(),
+        "AU": AULoss(smoothing=0.1),
     }
     (panels,) = axes(1, len(snapshots), 4.6, 4.6)
     named = {f"epoch {epoch}": found.logits for epoch, found in snapshots.items()}

@@ -71,7 +71,7 @@ def test_a_score_may_have_another_dtype(loss, dtype):
 @pytest.mark.parametrize(
     "loss",
     [
-        AULoss(from_logits=True),
+        AULoss(from_logits=True, smoothing=0.1),
         AULoss(from_logits=True, weight_gradient=0.5, smoothing=1.0),
         AURCLoss(from_logits=True),
     ],
@@ -157,7 +157,7 @@ def test_functional_gradients_inside_autocast():
     "loss",
     [
         AULoss("margin", weight_gradient=0.5, smoothing=1.0),
-        AULoss(weight_gradient=1.0, through="cdf"),
+        AULoss(smoothing=0.1, weight_gradient=1.0, through="cdf"),
         DualFocalLoss(),
     ],
     ids=["score", "cdf", "dual"],

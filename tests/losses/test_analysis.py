@@ -128,13 +128,16 @@ def mean_gradients(scale, **options):
     right = rng.random(len(top)) < 0.5
     y = np.where(right, top, (top + rng.integers(1, 10, len(top))) % 10)
     kinds = {
-        "default": {},
+        "constant": {},
         "score": {"weight_gradient": 1.0},
         "cdf": {"weight_gradient": 1.0, "through": "cdf"},
     }
     return {
         name: sample_gradients(
-            AULoss(**kind, **options), y, logits, from_logits=True, of="prediction"
+            AULoss(smoothing=0.1, **kind, **options),
+            *(y, logits),
+            from_logits=True,
+            of="prediction",
         ).gradient.mean()
         for name, kind in kinds.items()
     }
@@ -143,16 +146,16 @@ def mean_gradients(scale, **options):
 @quiet
 def test_only_the_gradient_through_the_score_lowers_all_confidences():
     mean = mean_gradients(0.5)
-    assert mean["default"] < -1
+    assert mean["constant"] < -1
     assert mean["score"] > 5
-    assert mean["cdf"] == pytest.approx(mean["default"], abs=0.05)
+    assert mean["cdf"] == pytest.approx(mean["constant"], abs=0.05)
 
 
 @quiet
 def test_the_whole_gradient_drags_where_scores_lie_at_the_end_of_their_support():
     # Margins below 1/128, half a bin.
     mean = mean_gradients(0.02, csf="margin")
-    assert mean["default"] < 0 < mean["cdf"] <= mean["score"]
+    assert mean["constant"] < 0 < mean["cdf"] <= mean["score"]
 
 
 def test_curves_of_other_losses_are_their_exact_derivatives():

@@ -140,9 +140,9 @@ def test_whole_gradient_sums_to_zero_and_the_papers_does_not():
 
 def test_au_loss_with_the_whole_gradient_does_not_warn_of_drag():
     logits, y = data(N, K)
-    loss = AULoss(weight_gradient=1.0, through="cdf", from_logits=True)
+    loss = AULoss(smoothing=0.1, weight_gradient=1.0, through="cdf", from_logits=True)
     _, gradient = value_and_gradient(lambda z: loss(y, z), logits)
-    constant = AULoss(through="cdf", from_logits=True)
+    constant = AULoss(smoothing=0.1, through="cdf", from_logits=True)
     _, without = value_and_gradient(lambda z: constant(y, z), logits)
     assert np.abs(gradient - without).max() > 1e-4
     assert AULoss.from_config(loss.get_config()).through == "cdf"

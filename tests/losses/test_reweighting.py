@@ -170,7 +170,7 @@ def test_base_loss_that_reduces_is_refused():
 
 def test_drag_warns_once():
     logits, labels = data(128, 10)
-    loss = AULoss(weight_gradient=1, from_logits=True)
+    loss = AULoss(smoothing=0.1, weight_gradient=1, from_logits=True)
     with pytest.warns(UserWarning, match=r"w=1.*ν=0\.1.*D=1\.5.*k=10"):
         loss(labels, logits)
     loss(labels, logits)

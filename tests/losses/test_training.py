@@ -206,6 +206,11 @@ def au_msp():
     return AULoss(csf="msp", from_logits=True)
 
 
+def au_paper():
+    """The paper's ν, with constant weights."""
+    return AULoss(csf="msp", smoothing=0.1, from_logits=True)
+
+
 def au_margin():
     return AULoss(csf="margin", from_logits=True)
 
@@ -219,7 +224,7 @@ def mean_of_seeds(make_loss, **options):
 
 
 @on_jax
-@pytest.mark.parametrize("make_loss", [au_msp, au_margin, au_neg_entropy])
+@pytest.mark.parametrize("make_loss", [au_msp, au_paper, au_margin, au_neg_entropy])
 def test_au_loss_trains_as_accurately_as_crossentropy(make_loss):
     accuracy, _ = mean_of_seeds(make_loss)
     baseline, _ = mean_of_seeds(crossentropy)
@@ -228,7 +233,7 @@ def test_au_loss_trains_as_accurately_as_crossentropy(make_loss):
 
 @on_jax
 def test_au_loss_calibrates_better_under_label_noise():
-    accuracy, ece = mean_of_seeds(au_msp, label_noise=0.2)
+    accuracy, ece = mean_of_seeds(au_paper, label_noise=0.2)
     baseline_accuracy, baseline = mean_of_seeds(crossentropy, label_noise=0.2)
     assert ece < baseline
     assert accuracy > baseline_accuracy - 0.015
@@ -240,7 +245,7 @@ def test_full_weight_gradient_at_the_papers_smoothing_collapses():
     """Eq. gradientAU to the letter at ν = 0.1: ∇β outweighs learning from the start."""
 
     def full():
-        return AULoss(weight_gradient=1.0, from_logits=True)
+        return AULoss(smoothing=0.1, weight_gradient=1.0, from_logits=True)
 
     accuracy, _ = trained(full, 0)
     baseline, _ = trained(crossentropy, 0)

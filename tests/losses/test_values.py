@@ -61,7 +61,7 @@ def test_soft_labels_give_the_expectation_over_labels(case):
         expected = expected_of(np.exp(log_p), log_p, np.sum(soft * log_p, -1), soft)
     elif case == "au_brier":
         p = reference.softmax(logits)
-        beta = reference.au_weights(reference.unit_score(p, "msp"))
+        beta = reference.au_weights(reference.unit_score(p, "msp"), smoothing=2.0)
         expected = beta * np.sum((p - soft) ** 2, -1)
     else:
         every = [expected_values(case, logits, np.full(24, c)) for c in range(5)]

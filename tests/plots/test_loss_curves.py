@@ -49,7 +49,7 @@ def test_weights_of_aurc_and_au_in_a_large_uniform_batch():
     tau = np.quantile(u, 0.75)
     expected = -np.log1p(-reference.soft_cdf(u, np.minimum(score, tau)))
     expected /= reference.soft_cdf(u, tau)
-    beta = curve(loss_plots.loss_weights, AULoss())
+    beta = curve(loss_plots.loss_weights, AULoss(smoothing=0.1))
     np.testing.assert_allclose(beta, expected, rtol=2e-3)
 
 
@@ -58,13 +58,15 @@ def test_weights_follow_the_predictions_that_are_given():
     logits = np.random.default_rng(1).normal(size=(1024, 10))
     p = reference.softmax(3 * logits)
     u = p.max(-1)
-    beta = curve(loss_plots.loss_weights, AULoss(), num_classes=2, y_pred=p)
+    beta = curve(
+        loss_plots.loss_weights, AULoss(smoothing=0.1), num_classes=2, y_pred=p
+    )
     score = np.maximum(P, (1 - P) / 9)
     tau = np.quantile(u, 0.75)
     expected = -np.log1p(-reference.soft_cdf(u, np.minimum(score, tau)))
     expected /= reference.soft_cdf(u, tau)
     np.testing.assert_allclose(beta, expected, rtol=5e-3)
-    uniform = curve(loss_plots.loss_weights, AULoss())
+    uniform = curve(loss_plots.loss_weights, AULoss(smoothing=0.1))
     assert np.abs(beta - uniform).max() > 0.1
 
 
@@ -107,8 +109,8 @@ def test_gradient_of_fl53_does_not_see_the_jump_of_gamma():
 
 @pytest.mark.filterwarnings("ignore:AULoss with weight_gradient")
 def test_gradient_of_au_keeps_its_share_of_that_of_the_weight():
-    beta = curve(loss_plots.loss_weights, AULoss())
-    without = curve(loss_plots.loss_gradients, AULoss())
+    beta = curve(loss_plots.loss_weights, AULoss(smoothing=0.1))
+    without = curve(loss_plots.loss_gradients, AULoss(smoothing=0.1))
     np.testing.assert_allclose(without, -beta / P, rtol=1e-3, atol=1e-4)
     k, u = 10, 1 / 10 + 0.9 * (np.arange(1024) + 0.5) / 1024
     tau = np.quantile(u, 0.75)
@@ -117,7 +119,9 @@ def test_gradient_of_au_keeps_its_share_of_that_of_the_weight():
     # Below 1/k another class is on top; at τ there is a corner.
     inside = (1 / k + 0.01 < P) & (np.abs(P - tau) > 0.01)
     for share in (0.5, 1.0):
-        gradient = curve(loss_plots.loss_gradients, AULoss(weight_gradient=share))
+        gradient = curve(
+            loss_plots.loss_gradients, AULoss(smoothing=0.1, weight_gradient=share)
+        )
         expected = without - share * rise * np.log(P)
         np.testing.assert_allclose(
             gradient[inside], expected[inside], rtol=5e-3, atol=5e-3
@@ -139,7 +143,7 @@ def test_values_of_losses(ax):
 
 
 def test_gradients_on_the_samples_of_models():
-    drawn = {"focal": FocalLoss(2.0), "AU": AULoss(), "AURC": AURCLoss()}
+    drawn = {"focal": FocalLoss(2.0), "AU": AULoss(smoothing=0.1), "AURC": AURCLoss()}
     models = {"first": PROBABILITIES, "second": PROBABILITIES[::-1]}
     axes = loss_plots.sample_gradients(drawn, Y, models)
     assert [ax.get_title() for ax in axes] == ["first", "second"]

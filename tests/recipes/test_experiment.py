@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from finished import finish
 
+from keras_selcal import AULoss
 from recipes import losses, models, training
 from recipes.data import fashion
 from recipes.experiment import __main__ as command
@@ -363,10 +364,18 @@ def chosen_from(accuracies, eces, beds=defaults.BEDS):
     return found
 
 
+def test_the_defaults_of_au_are_those_that_the_rule_chose():
+    loss, chosen = AULoss(), defaults.choice(defaults.read())
+    assert (loss.smoothing, loss.weight_gradient) == (2.0, 0.0)
+    assert chosen == (loss.smoothing, loss.quantile, loss.weight_gradient)
+    free = defaults.choice(defaults.read(), constant_weights=False)
+    assert free == (0.76, 1.0, 1.0)
+
+
 @pytest.mark.backend_free
 def test_a_default_changes_only_by_the_rule():
     default, other, *_ = defaults.CANDIDATES
-    assert default == defaults.DEFAULT
+    assert default == defaults.FORMER
     assert defaults.choice([]) == default
     better = chosen_from({}, {other: 1.0})
     assert defaults.choice(better) == other
@@ -394,6 +403,6 @@ def test_a_small_bed_is_trained(monkeypatch):
         defaults.BEDS, "digits", defaults.BEDS["digits"]._replace(epochs=1)
     )
     pool = defaults.BEDS["digits"].load(None)
-    found = defaults.train("digits", "adam", defaults.DEFAULT, pool, 0)
+    found = defaults.train("digits", "adam", defaults.FORMER, pool, 0)
     assert found["accuracy"] > 30
     assert list(found) == list(defaults.FIELDS[7:])
