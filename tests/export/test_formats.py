@@ -59,7 +59,7 @@ def test_exported_models_answer_as_predict_does(format, tmp_path):
         except Exception as error:
             wrong[name] = repr(error)
             continue
-        given = inputs(made)
+        given = inputs(made, format)
         expected = answers(made, **given)
         named = {f"input_{key}": array for key, array in given.items()}
         np.savez(tmp_path / f"{name}.npz", **named, **expected)
