@@ -1,13 +1,21 @@
 """Classifiers and calibrated models of every kind, to be exported."""
 
+import importlib.util
+import os
 from functools import partial
 
 import keras
 import numpy as np
+import pytest
 from classifier_data import draw
 
 from keras_selcal import ConformalClassifier, SelectiveClassifier, calibrators
 
+CONVERTERS = pytest.mark.skipif(
+    importlib.util.find_spec("onnxruntime") is None
+    and "KERAS_SELCAL_EXPORT" not in os.environ,
+    reason="no converters and runtimes: run `tox -e export`",
+)
 CALIBRATORS = {
     "temperature": calibrators.TemperatureScaling,
     "vector": calibrators.VectorScaling,
