@@ -477,6 +477,7 @@ def test_auto_and_bad_arguments():
         ({"calibrator": TemperatureScaling(multi_label=True)}, "calibrator"),
         ({"class_names": "abcd"}, "class_names"),
         ({"class_names": 4}, "class_names"),
+        ({"class_names": {"a", "b", "c", "d"}}, "class_names"),
     ):
         with pytest.raises(ValueError, match=f"`{name}` must be"):
             Policy.fit(x, y, coverage=0.9, **options)
