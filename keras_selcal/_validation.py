@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -282,7 +282,7 @@ def check_class_names(class_names: Any, num_classes: int) -> list[str] | None:
     if class_names is None:
         return None
     allowed = f"{num_classes} names, one for each class"
-    if isinstance(class_names, str) or not isinstance(class_names, Collection):
+    if isinstance(class_names, str | Set) or not isinstance(class_names, Collection):
         refuse("class_names", class_names, allowed)
     names = [str(name) for name in class_names]
     if len(names) != num_classes:

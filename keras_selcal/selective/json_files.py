@@ -16,7 +16,14 @@ from keras_selcal._writing import replacing
 T = TypeVar("T")
 
 VERSION = 1
-_WRONG = (AssertionError, AttributeError, LookupError, TypeError, ValueError)
+_WRONG = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
 
 
 def write_json(

@@ -107,6 +107,7 @@ class SelectionLayer(AnswerLayer):
             self.outputs.multi_label,
             ops,
         )
+        # For OpenVINO, NaN ≥ τ is true.
         accepted = answer["accepted"] & (threshold <= answer["confidence"])
         if mask is not None:
             accepted = accepted & broadcast_mask(mask, accepted)

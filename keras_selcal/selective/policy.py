@@ -41,6 +41,9 @@ from keras_selcal.selective.threshold import accepts, check_target
 
 _OUTPUTS = [each.name for each in fields(Outputs)]
 
+# Entries of a record that are no figures.
+_NO_FIGURES = {"n": int, "groups": int, "date": str, "choice": str, "fingerprint": str}
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Policy:
@@ -98,7 +101,7 @@ class Policy:
         shapes = {(k,)} if self.outputs.multi_label else {(), (self.num_classes,)}
         if threshold.shape not in shapes or np.isnan(threshold).any():
             what = "a number, or " * (() in shapes) + f"{self.num_classes} numbers"
-            refuse("threshold", self.threshold, what)
+            refuse("threshold", threshold.tolist(), what)
         put("threshold", threshold if threshold.ndim else float(threshold))
         if self.calibrator is not None:
             of = self.calibrator._fitted
@@ -370,16 +373,20 @@ class Policy:
         record, calibrator = given["record"], given["calibrator"]
         given["threshold"] = to_array(given["threshold"])
         given["csf"] = _csf_of(**given["csf"], from_logits=outputs.from_logits)
-        given["record"] = None if record is None else _record_of(record)
+        if record is not None:
+            given["record"] = _record_of(record)
         if calibrator is not None:
             made = given["calibrator"] = _calibrator_of(**calibrator)
             for name in ("multi_label", "axis"):
                 if getattr(made.outputs, name) != getattr(outputs, name):
                     raise ValueError(f"the calibrator is of another `{name}`")
         policy = cls(outputs, **given)
+        if policy.record is not None:
+            _check_record(policy.record, policy)
         # Parameters that do not fit each other, or the outputs, fail here.
         shape = [1] * (2 if outputs.axis == -1 else outputs.axis + 1)
         shape[outputs.axis] = policy.num_outputs
+        outputs.check_shapes(None, tuple(shape))
         equal = 0.5 if outputs.multi_label else 1 / policy.num_classes
         found = policy.predict_proba(np.full(shape, 0 if policy.from_logits else equal))
         shape[outputs.axis] = policy.num_classes
@@ -452,6 +459,8 @@ def _calibrator_of(
     if not (isinstance(made, type) and issubclass(made, Calibrator)):
         raise ValueError(f"the calibrator {name!r} is not known")
     values = {name: to_array(value) for name, value in parameters.items()}
+    if any(np.isnan(value).any() for value in values.values()):
+        raise ValueError("a parameter of the calibrator is NaN")
     return made.from_config(config)._with_parameters(values, Fitted(**fitted))
 
 
@@ -471,13 +480,40 @@ def _csf_of(name: str, from_logits: bool, p: float | None = None) -> ConfidenceS
 
 
 def _record_of(entry: dict[str, Any]) -> FitRecord:
-    others = ("n", "groups", "date", "choice", "fingerprint")
     values = {
-        name: x if x is None or name in others else to_array(x).tolist()
+        name: x if x is None or name in _NO_FIGURES else to_array(x).tolist()
         for name, x in entry.items()
     }
-    for name in ("n", "groups"):
-        if not isinstance(values.get(name), int | None):
-            raise ValueError(f"`{name}` of the record must be a whole number")
     record: FitRecord = FitRecord.from_dict(values)
     return record
+
+
+def _check_record(record: FitRecord, policy: Policy) -> None:
+    """Checks that the record of a file is one of a fit of this policy."""
+    k, each = policy.num_classes, np.shape(policy.threshold)
+    labels = each if policy.outputs.multi_label else ()
+    # Other figures are numbers.
+    shapes = {
+        "coverage": labels,
+        "selective_risk": labels,
+        "bound": each,
+        "class_coverage": (k,),
+        "class_risk": (k,),
+        "confidence": (len(record.confidence),),
+    }
+    needed = {"n", "date", "coverage", "selective_risk"}
+    if record.bound is not None:
+        needed |= {"delta"}
+    if record.unknown_share is not None:
+        needed |= {"known_coverage", "unknown_coverage"}
+    for name, value in vars(record).items():
+        if value is None:
+            fits = name not in needed
+        elif name in _NO_FIGURES:
+            fits = isinstance(value, _NO_FIGURES[name])
+        else:
+            fits = np.shape(value) == shapes.get(name, ())
+        if not fits:
+            raise ValueError(f"`{name}` of the record does not fit the policy")
+    if np.isnan(record.confidence).any():
+        raise ValueError("a confidence of the record is NaN")

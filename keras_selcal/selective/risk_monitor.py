@@ -195,6 +195,8 @@ class RiskMonitor:
             raise ValueError("the sums do not fit `n`")
         if not (np.diff(sums, prepend=0) >= 0).all():
             raise ValueError("the sums must not fall")
+        if (made.alarm_at or 0) > made.n:
+            raise ValueError("`alarm_at` is after `n`")
         return made
 
     def __repr__(self) -> str:

@@ -123,6 +123,38 @@ def test_apply_writes_answers(suffix, named, capsys):
     np.testing.assert_allclose(found, answers.confidence, rtol=1e-6)
 
 
+def test_a_single_sample_and_names_that_need_quotes(capsys):
+    names = ['a, "b"', "größe; x", "=1+1"]
+    policy, *_ = fitted(class_names=names)
+    logits, _ = many(1, seed=1)
+    np.savez("one.npz", logits=logits, class_names=names)
+    main(["apply", "policy.json", "one.npz"])
+    with open("answers.csv", newline="", encoding="utf-8") as file:
+        (row,) = csv.DictReader(file)
+    answer = int(policy.predict(logits, from_logits=True).labels[0])
+    assert row["answer"] == [*names, "abstain"][answer]
+    found = [float(row[name]) for name in names]
+    np.testing.assert_allclose(found, policy.predict_proba(logits)[0], rtol=1e-6)
+    # One row of probabilities is told by its key.
+    np.savez("probs.npz", probs=np.array(found)[None], class_names=names)
+    refused(capsys, ["apply", "policy.json", "probs.npz"], "must hold logits")
+    np.savez("nan.npz", logits=np.full((1, 3), np.nan), class_names=names)
+    refused(capsys, ["apply", "policy.json", "nan.npz"], "must be finite numbers")
+
+
+def test_a_policy_for_each_class(capsys):
+    """Python fits it; the commands apply it."""
+    logits, labels = many()
+    policy = Policy.fit(logits, labels, risk=0.3, delta=0.1, per_class=True)
+    policy.save("policy.json")
+    new, _ = saved("new.npz", seed=1)
+    main(["apply", "policy.json", "new.npz", "-o", "answers.npz"])
+    found = np.load("answers.npz")["answers"]
+    np.testing.assert_array_equal(found, policy.predict(new).labels)
+    main(["check", "policy.json", "new.npz"])
+    assert capsys.readouterr().out.endswith("No alarm.\n")
+
+
 def test_numbered_columns_have_the_order_of_the_file():
     """Parameters and names are in the order of the file, as the user's arrays are."""
     logits, labels = saved("validation.npz", class_names=["2", "0", "1"])

@@ -3,7 +3,6 @@
 The converters and runtimes are installed in the environment `export` of tox.
 """
 
-import importlib.util
 import json
 import os
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from export_cases import CASES, CLASSES, answers, inputs
+from export_cases import CASES, CLASSES, CONVERTERS, answers, inputs
 from processes import finish, start
 
 from keras_selcal._backend.export import ENDINGS, WRITERS
@@ -20,11 +19,7 @@ BACKEND = keras.backend.backend()
 READER = Path(__file__).parents[1] / "export_reader.py"
 GUIDE = Path(__file__).parents[2] / "docs" / "export.md"
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("onnxruntime") is None
-    and "KERAS_SELCAL_EXPORT" not in os.environ,
-    reason="no converters and runtimes: run `tox -e export`",
-)
+pytestmark = CONVERTERS
 
 
 def check_table(format, found):
@@ -59,7 +54,7 @@ def test_exported_models_answer_as_predict_does(format, tmp_path):
         except Exception as error:
             wrong[name] = repr(error)
             continue
-        given = inputs(made)
+        given = inputs(made, format)
         expected = answers(made, **given)
         named = {f"input_{key}": array for key, array in given.items()}
         np.savez(tmp_path / f"{name}.npz", **named, **expected)

@@ -280,6 +280,8 @@ def test_the_file_is_strict_json(tmp_path):
         ({"calibrator": {}}, "not valid"),
         ({"record": {"n": 3}}, "not valid"),
         ({"axis": 0}, "axis"),
+        ({"threshold": [[0.5] * 4] * 4}, "threshold"),
+        ({"decision_threshold": 0.3}, "decision_threshold"),
     ],
 )
 def test_bad_files(change, told, tmp_path):
@@ -294,13 +296,43 @@ def test_bad_files(change, told, tmp_path):
 
 
 @alone
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"n": None},
+        {"n": 2.5},
+        {"date": 3},
+        {"coverage": None},
+        {"coverage": []},
+        {"selective_risk": [0.1] * 4},
+        {"bound": [0.4] * 4},
+        {"delta": None},
+        {"unknown_share": 0.1},
+        {"confidence": 0.5},
+        {"confidence": [0.5, None]},
+        {"class_risk": [0.1]},
+    ],
+)
+def test_bad_records(change, tmp_path):
+    policy, *_ = small(risk=0.4, delta=0.1, coverage=None)
+    path = tmp_path / "policy.json"
+    policy.save(path)
+    entries = json.loads(path.read_text())
+    entries["record"] |= change
+    path.write_text(json.dumps(entries))
+    with pytest.raises(ValueError, match="not valid") as error:
+        Policy.load(path)
+    assert "\n" not in str(error.value)
+
+
+@alone
 def test_files_that_are_no_policies(tmp_path):
     policy, *_ = small(calibrator=TemperatureScaling())
     path = tmp_path / "policy.json"
     policy.save(path)
     entries = json.loads(path.read_text())
     parameters = entries["calibrator"]["parameters"]
-    for bad in (None, [1.0, 2.0], "x", {}):
+    for bad in (None, [1.0, 2.0], "x", "nan", {}):
         parameters["temperature"] = bad
         path.write_text(json.dumps(entries))
         with pytest.raises(ValueError, match="not valid"):
@@ -445,6 +477,7 @@ def test_auto_and_bad_arguments():
         ({"calibrator": TemperatureScaling(multi_label=True)}, "calibrator"),
         ({"class_names": "abcd"}, "class_names"),
         ({"class_names": 4}, "class_names"),
+        ({"class_names": {"a", "b", "c", "d"}}, "class_names"),
     ):
         with pytest.raises(ValueError, match=f"`{name}` must be"):
             Policy.fit(x, y, coverage=0.9, **options)

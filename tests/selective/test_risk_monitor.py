@@ -171,6 +171,7 @@ def test_bad_arguments_and_files(tmp_path):
         {"before": good["before"][::-1]},
         {"limit": 2},
         {"alarm_at": "x"},
+        {"alarm_at": 21},
         {"more": 1},
         {"format": "keras_selcal.Policy"},
     ):
