@@ -106,15 +106,16 @@ from keras import ops
 
 a = ops.cast(ops.convert_to_tensor(np.ones((64, 64), "float32")), {dtype!r})
 assert float(ops.sum(ops.cast(ops.matmul(a, a), "float32"))) == 64**3
+ops.softmax(a)
 """
 
 
 @functools.cache
-def multiplies(dtype):
-    """Returns whether this machine multiplies matrices of a dtype.
+def computes_in(dtype):
+    """Returns whether this machine multiplies matrices of a dtype and has its softmax.
 
     Some hypervisors advertise instructions that trap, which would end the tests: a
-    process of its own tries first.
+    process of its own tries first. TensorFlow's softmax raises without AVX-512.
     """
     process, output = start("-W", "ignore", "-c", HALF.format(dtype=dtype))
     with output:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from backends import numpy
 from keras import ops
-from processes import finish, multiplies, start
+from processes import computes_in, finish, start
 
 BACKEND = keras.backend.backend()
 WORKER = Path(__file__).parents[1] / "device_worker.py"
@@ -340,8 +340,8 @@ def fitted(policy, loss, metrics):
 def test_fit_in_mixed_precision(policy, loss):
     """The first loss with all metrics, the others with one of each kind."""
     dtype = policy.removeprefix("mixed_")
-    if not multiplies(dtype):
-        pytest.skip(f"this machine does not multiply matrices of {dtype}")
+    if not computes_in(dtype):
+        pytest.skip(f"this machine does not compute in {dtype}")
     metrics = [*METRICS] if loss == "au" else ["ece", "aurc"]
     found, expected = (fitted(each, loss, metrics) for each in (policy, "float32"))
     # A logit that is rounded moves a sample to another bin or rank.

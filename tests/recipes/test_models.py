@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from backends import FEW_STEPS
 from model_data import SMALL, outputs, parity, small, state_dict
-from processes import multiplies
+from processes import computes_in
 from real_data import find, load
 
 from keras_selcal import functional
@@ -239,8 +239,8 @@ def test_unknown_names_and_impossible_shapes_are_refused():
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
 def test_transformers_train_in_mixed_precision(name, weights):
-    if not multiplies("bfloat16"):
-        pytest.skip("this machine does not multiply matrices of bfloat16")
+    if not computes_in("bfloat16"):
+        pytest.skip("this machine does not compute in bfloat16")
     arrays = parity(name)
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
