@@ -98,13 +98,20 @@ def fit_selection(
         try:
             thresholds = select_each(cuts, coverage, risk, level, kind)
         except UnmetTargetError as error:
-            if rest is given:
-                raise
-            raise UnmetTargetError(
-                f"{error} Of the {given.n} samples given, the others fitted the "
-                "calibrator or chose the score: fit these on other data first to use "
-                "all samples for the threshold."
-            ) from None
+            hints = []
+            if unknown is not None and share is not None:
+                hints.append(
+                    f"These samples are drawn from {rest.n} known and {len(unknown)} "
+                    f"unknown inputs, a share of {share:g} unknown: to draw more, pass "
+                    "more of the kind that is short."
+                )
+            if rest is not given:
+                hints.append(
+                    f"Of the {given.n} samples given, the others fitted the calibrator "
+                    "or chose the score: fit these on other data first to use all "
+                    "samples for the threshold."
+                )
+            raise UnmetTargetError(" ".join([str(error), *hints])) from None
     else:
         # As the layer rounds it.
         limit = -math.inf if abstain_cost is None else -np.float32(abstain_cost)

@@ -353,3 +353,11 @@ def test_check_knows_the_mixture():
     # The record names the data that were given, without the unknown inputs.
     plain = SelectiveClassifier(identity()).fit(x, y, coverage=0.9, verbose=0)
     assert classifier.record.fingerprint == plain.record.fingerprint
+
+
+def test_an_unmet_target_says_what_the_mixture_was_drawn_from():
+    x, y = draw(n=300, k=3)
+    target = {"risk": 0.1, "delta": 0.1, "unknown_share": 0.1, "verbose": 0}
+    message = "drawn from 300 known and 3 unknown inputs, a share of 0.1 unknown"
+    with pytest.raises(ValueError, match=message):
+        SelectiveClassifier(identity()).fit(x, y, unknown=strange(3), **target)
