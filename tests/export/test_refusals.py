@@ -35,6 +35,8 @@ def test_bad_arguments_are_refused(classifier, tmp_path):
 def test_a_missing_converter_is_named(classifier, tmp_path, monkeypatch):
     formats = {**export.WRITERS[BACKEND], "onnx": ("keras_selcal_missing",)}
     monkeypatch.setitem(export.WRITERS, BACKEND, formats)
-    with pytest.raises(ImportError, match=r"requires .*pip install keras_selcal_missing"):
+    with pytest.raises(
+        ImportError, match=r"requires .*pip install keras_selcal_missing"
+    ):
         classifier.export(tmp_path / "model.onnx", format="onnx")
     assert not list(tmp_path.iterdir())
