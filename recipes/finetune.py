@@ -31,8 +31,9 @@ def finetune(
         model: a functional or Sequential model.
         x: training data, as in `keras.Model.fit`.
         y: labels, if `x` is arrays.
-        loss: a loss or its name (see `keras_selcal.losses.get`). Defaults to `AULoss`,
-            with `from_logits` as the model's output requires.
+        loss: a loss or its name (see `keras_selcal.losses.get`). Defaults to `AULoss`
+            with its own default arguments, not the paper's, and with `from_logits` as
+            the model's output requires.
         epochs: number of epochs.
         learning_rate: learning rate of the SGD.
         optimizer: an optimizer to use instead of the SGD and `learning_rate`.

@@ -4,6 +4,7 @@ This module and `parser` import neither NumPy nor Keras: help and argument
 errors appear at once.
 """
 
+import io
 import sys
 from collections.abc import Sequence
 
@@ -14,6 +15,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line; errors are one line, with exit status 2. `check` has exit
     status 1 for an alarm.
     """
+    # A pipe on Windows, or a terminal without UTF-8, lacks characters such as ↓.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     parser = make_parser()
     options = parser.parse_args(arguments)
     try:

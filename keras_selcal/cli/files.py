@@ -93,10 +93,10 @@ def _read_npz(path: Path, multi_label: bool, extra: Sequence[str]) -> Prediction
     if y_pred.ndim == 2 and y_pred.shape[1] == 1 and not multi_label:
         y_pred = y_pred[:, 0]
     names = data.get("class_names")
-    class_names = None if names is None else names.reshape(-1).astype(str).tolist()
+    class_names = None if names is None else _strings(path, "class_names", names)
     k = y_pred.shape[1] if y_pred.ndim == 2 else 2
     if labels is not None and not multi_label and _are_cells(labels, class_names):
-        cells = labels.reshape(-1).astype(str).tolist()
+        cells = _strings(path, "labels", labels)
         labels, class_names = read_indices(path, cells, class_names, k)
     calibrator = str(data["calibrator"]) if "calibrator" in data else None
     read = PredictionFile(y_pred, labels, given == ["logits"], class_names)
@@ -106,6 +106,16 @@ def _read_npz(path: Path, multi_label: bool, extra: Sequence[str]) -> Prediction
         calibrator=calibrator,
         extra={name: data[name] for name in extra if name in data},
     )
+
+
+def _strings(path: Path, key: str, array: Array) -> list[str]:
+    """Returns the entries of an array as strings; bytes must be UTF-8."""
+    if array.dtype.kind == "S":
+        try:
+            array = np.char.decode(array, "utf-8")
+        except UnicodeDecodeError as error:
+            fail(path, f"`{key}` must be strings, or bytes in UTF-8 ({error})")
+    return array.reshape(-1).astype(str).tolist()
 
 
 def _are_cells(labels: Array, class_names: Sequence[str] | None) -> bool:
@@ -129,8 +139,12 @@ def _check_headers(path: Path) -> None:
                 if version == (1, 0):
                     read = np.lib.format.read_array_header_1_0
                 shape, _, dtype = read(member)
+            name = info.filename.removesuffix(".npy")
+            if dtype.hasobject:
+                raise ValueError(
+                    f"`{name}` holds Python objects; store numbers or strings"
+                )
             if math.prod(shape) * dtype.itemsize > info.file_size:
-                name = info.filename.removesuffix(".npy")
                 raise ValueError(
                     f"`{name}` claims the shape {shape} but has {info.file_size} bytes"
                 )
@@ -139,9 +153,12 @@ def _check_headers(path: Path) -> None:
 def _read_csv(path: Path, multi_label: bool, extra: Sequence[str]) -> PredictionFile:
     with path.open(newline="", encoding="utf-8-sig") as file:
         try:
-            head, *rows = (row for row in csv.reader(file) if row)
-        except (csv.Error, UnicodeDecodeError, ValueError) as error:
-            fail(path, f"not a table of comma-separated values ({error})")
+            table = [row for row in csv.reader(file) if row]
+        except (csv.Error, UnicodeDecodeError) as error:
+            fail(path, f"not a table of comma-separated values in UTF-8 ({error})")
+    if not table:
+        fail(path, "the file has blank lines only")
+    head, *rows = table
     head = [cell.strip() for cell in head]
     if len(head) == 1 and re.search(r"[;\t]", head[0]):
         fail(path, "the cells must be separated by commas")

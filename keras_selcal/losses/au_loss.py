@@ -101,10 +101,10 @@ class AULoss(ReweightedLoss):
             about β′(s_i)(ℓ_i − ℓ̄(s_i)), ℓ̄(s) the mean loss at confidence s: samples
             that are worse than others of like confidence move down, better ones move
             up, and the batch as a whole is not dragged down, unless many scores lie
-            within half a bin of an end of the support. It was no better than the
-            default in `recipes/STUDY.md`. In either case Ĝ_ν(τ) is held
-            constant, and with it C and the β of samples above τ; also with a given
-            `threshold`, where Ĝ_ν(τ) does change with the scores.
+            within half a bin of an end of the support. With `smoothing=0.1`
+            it was no better than constant weights in `recipes/STUDY.md`. In either case
+            Ĝ_ν(τ) is held constant, and with it C and the β of samples above τ; also
+            with a given `threshold`, where Ĝ_ν(τ) does change with the scores.
         base_loss: ℓ: `"crossentropy"`, `"brier"`, or any loss with one value for each
             sample (see `ReweightedLoss`).
         synchronized: whether replicas of `tf.distribute` or `torch.distributed` rank

@@ -122,7 +122,7 @@ class RiskMonitor:
         """
         values = to_numbers("losses", losses).astype("float64").reshape(-1)
         if not ((values >= 0) & (values <= 1)).all():
-            bad = values[~((values >= 0) & (values <= 1))][0]
+            bad = values[~((values >= 0) & (values <= 1))][0].item()
             refuse("losses", bad, "numbers in [0, 1] without NaN")
         for start in range(0, len(values), _MOST_AT_ONCE):
             self._add(values[start : start + _MOST_AT_ONCE])

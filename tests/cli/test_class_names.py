@@ -84,6 +84,15 @@ LISTS = {
 }
 
 
+def test_names_may_be_bytes_in_utf_8():
+    names = np.array(["狗", "Kätzchen", "emu"])
+    of_bytes = np.char.encode(names, "utf-8")
+    save("a.npz", of_bytes, probabilities(LABELS, 3), of_bytes[LABELS])
+    read = read_predictions("a.npz")
+    assert read.class_names == names.tolist()
+    assert (read.labels == LABELS).all()
+
+
 @pytest.mark.parametrize("suffix", ["csv", "npz"])
 @pytest.mark.parametrize("names", LISTS.values(), ids=LISTS)
 @pytest.mark.parametrize("multi_label", [False, True])

@@ -1,6 +1,8 @@
 """The command line: what it reads, what it writes, and how it refuses."""
 
+import io
 import os
+import sys
 import zipfile
 
 import numpy as np
@@ -42,6 +44,16 @@ def test_probabilities_and_logits_give_the_report_and_the_page(tmp_path, capsys)
         assert str(report) in capsys.readouterr().out
         page = (tmp_path / f"{name}.html").read_text("utf-8")
         assert "<title>A &amp; B</title>" in page
+
+
+def test_an_output_that_lacks_characters_gets_others(monkeypatch):
+    np.savez("a.npz", probs=PROBS, labels=LABELS)
+    for encoding in ("ascii", "cp1252"):
+        written = io.BytesIO()
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding))
+        run("a.npz")
+        sys.stdout.flush()
+        assert "? lower is better" in written.getvalue().decode(encoding)
 
 
 def test_several_models_are_compared_with_the_first(tmp_path, capsys):
@@ -225,7 +237,11 @@ def row(values):
         (broken(images=np.zeros((4, 2))), "`images` must be of shape (4, h, w)"),
         (
             broken(labels=np.array([0, None, 1, 2])),
-            "not a .npz archive of plain arrays",
+            "`labels` holds Python objects; store numbers or strings",
+        ),
+        (
+            broken(labels=np.array([b"\xe4", b"b", b"c", b"c"])),
+            "`labels` must be strings, or bytes in UTF-8",
         ),
     ],
 )
@@ -239,7 +255,7 @@ def test_a_bad_file_is_one_line_and_exit_code_2(tmp_path, capsys, data, told):
     ("lines", "told"),
     [
         ("", "the file is empty"),
-        ("\n", "not a table of comma-separated values"),
+        ("\n\n", "the file has blank lines only"),
         ("label,a,b,a\n0,0.2,0.3,0.5\n", "two columns have the name 'a'"),
         ("label,z0,z1\n0,0.2,0.8\n1,0.3,0.7\n", "`logits` hold probabilities"),
         ("label,a,b\n0,-2,3\n1,4,1\n", "if they are logits, call them `logits`"),
