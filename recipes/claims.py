@@ -30,7 +30,7 @@ _TRAINED: dict[str, tuple[tuple[str, ...], ...]] = {
     "meta_cal": (("xe",),),
     "released_training": (
         ("xe",),
-        ("au",),
+        ("au", "loss.smoothing=0.1"),
         ("au", "loss.weight_gradient=1", "loss.smoothing=0.1"),
         ("au_released",),
     ),

@@ -100,7 +100,7 @@ def test_a_run_from_the_command_line(capsys, tmp_path, monkeypatch):
     folder = os.path.join("runs", name)
     assert main(command) == 0
     assert "was finished already" in capsys.readouterr().out
-    assert "smoothing is 0.1 there and 0.3 here" in refused(
+    assert "smoothing is 2.0 there and 0.3 here" in refused(
         capsys, *command, "--set", "loss.smoothing=0.3", "--out", folder
     )
     with Run(folder).lock():
