@@ -247,11 +247,15 @@ def _of_gains(rows: Rows, bed: str) -> list[str]:
     titles = {name: one.title for name, one in GAINS.items()}
     verdicts = {name: gain(rows, bed, name) for name in GAINS if name != "xe"}
     table = _figures(rows, cell, titles)
-    lines = [[*line, verdicts.get(name, "")] for name, line in table.items()]
+    seeds = {name: len(figures(rows, cell, name, "nll")) for name in GAINS}
+    lines = [
+        [*line, str(seeds[name]), verdicts.get(name, "")]
+        for name, line in table.items()
+    ]
     return [
         f"### Free gains: {BEDS[bed].title}, best epoch, after TS",
         _CAPTION.format("after TS"),
-        Table(["", *METRICS, "verdict"], lines).markdown(),
+        Table(["", *METRICS, "seeds", "verdict"], lines).markdown(),
     ]
 
 
