@@ -1,7 +1,7 @@
 """The verdicts of EXPERIMENT.md, computed from results.csv by the rule stated there."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -142,6 +142,10 @@ def ordering(rows: Rows) -> str:
     return FAILS if FAILS in words else UNDECIDED
 
 
+def _mean(of_seeds: Mapping[int, float], seeds: Collection[int]) -> float:
+    return float(np.mean([of_seeds[seed] for seed in seeds]))
+
+
 def answer(rows: Rows) -> str:
     """Returns what was found about ECE at the best epoch, in sentences."""
     said = []
@@ -150,20 +154,22 @@ def answer(rows: Rows) -> str:
         before, after = (verdict(rows, cell, "ece_below_xe") for cell in cells)
         if UNTESTED in (before, after):
             continue
-        seeds = compare(rows, cells[0], READINGS[0], "xe", "ece").seeds
+        arms = ("xe", *READINGS)
+        of_arms = [figures(rows, cells[0], arm, "ece").keys() for arm in arms]
+        seeds = set.intersection(*map(set, of_arms))
         figures_of = [
             f"{ARMS[arm].title}: "
             + ", ".join(
-                f"{np.mean([*figures(rows, cell, arm, metric).values()]):.{digits}f}"
+                f"{_mean(figures(rows, cell, arm, metric), seeds):.{digits}f}"
                 for cell, metric, digits in (
                     *((cell, "ece", 2) for cell in cells),
                     (cells[0], "accuracy", 1),
                 )
             )
-            for arm in ("xe", *READINGS)
+            for arm in arms
         ]
         said.append(
-            f"On {plan.title} ({seeds} seeds), the verdict on a lower ECE than "
+            f"On {plan.title} ({len(seeds)} seeds), the verdict on a lower ECE than "
             f"cross-entropy's is *{before}* before scaling and *{after}* after TS. "
             "Means of ECE before scaling, ECE after TS and accuracy, in %: "
             f"{'; '.join(figures_of)}."
